@@ -1,0 +1,1 @@
+"""Acting: environments, policies, rollouts. May import `common` only."""

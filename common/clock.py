@@ -1,0 +1,118 @@
+"""The only room that reads time.
+
+Whatever decides (deadline, pacing, rate, schedule of checkpoints) asks a `Clock`, which is monotonic raw
+nanoseconds: no NTP slew, no wall-clock jump. Wall-clock time exists only as text for people (`wall_label`).
+A reading is meaningful only beside readings of the same `clock_id`: never compare across hosts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+NS_PER_S = 1_000_000_000
+
+
+class Clock(Protocol):
+    """Monotonic nanoseconds and a way to let them pass."""
+
+    clock_id: str
+
+    def now_ns(self) -> int:
+        """Nanoseconds since an arbitrary origin; never decreases."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass on this clock."""
+        ...
+
+
+class MonotonicClock:
+    """`CLOCK_MONOTONIC_RAW` of this host: hardware nanoseconds, neither stepped nor slewed."""
+
+    def __init__(self) -> None:
+        self.clock_id = _boot_id()
+
+    def now_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that moves only when told (or slept on): tests move time, they never wait for it."""
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self.clock_id = "manual"
+        self._now_ns = start_ns
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Move forward by `seconds`; a monotonic clock cannot move back."""
+        if seconds < 0:
+            raise ValueError(f"a monotonic clock cannot go back: got {seconds} s")
+        self._now_ns += round(seconds * NS_PER_S)
+
+
+class Deadline:
+    """A point on a clock after which a wait is over.
+
+    >>> clock = ManualClock(); deadline = Deadline(clock, 2.0); clock.advance(1.5); deadline.remaining_s()
+    0.5
+    """
+
+    __slots__ = ("_clock", "_end_ns", "seconds")
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self.seconds = seconds
+        self._end_ns = clock.now_ns() + round(seconds * NS_PER_S)
+
+    def remaining_s(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, (self._end_ns - self._clock.now_ns()) / NS_PER_S)
+
+    def expired(self) -> bool:
+        """True from the deadline on."""
+        return self._clock.now_ns() >= self._end_ns
+
+
+def wait_until(condition: Callable[[], bool], *, clock: Clock, seconds: float, poll_s: float = 0.02) -> bool:
+    """Poll `condition` until it holds (True) or `seconds` have passed on `clock` (False)."""
+    deadline = Deadline(clock, seconds)
+    while not condition():
+        if deadline.expired():
+            return False
+        clock.sleep(poll_s)
+    return True
+
+
+def per_second(count: float, elapsed_ns: int) -> float | None:
+    """`count` per second, or None when no time has passed: a rate is never infinite."""
+    return None if elapsed_ns <= 0 else count * NS_PER_S / elapsed_ns
+
+
+def thread_cpu_ns() -> int:
+    """CPU nanoseconds that the calling thread has used: how features account for their own cost."""
+    return time.thread_time_ns()
+
+
+def wall_label() -> str:
+    """Wall-clock time as text for people, UTC, ISO 8601. Never compared, never subtracted."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"unknown-{time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.clock_gettime_ns(time.CLOCK_BOOTTIME)}"

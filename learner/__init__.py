@@ -1,0 +1,1 @@
+"""Learning: intake, algorithms, gradient steps. May import `common` only; runs without ray and gymnasium."""
