@@ -144,6 +144,21 @@ def _decode_ints(value: Any) -> Any:
     return value
 
 
+@contextmanager
+def torch_seeded(seed: int) -> Iterator[None]:
+    """torch's global generator seeded with `seed` inside the block, put back as it was afterwards.
+
+    For code of others that draws from it (layer constructors of a custom network).
+    """
+    torch = sys.modules["torch"]
+    outer = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(outer)
+
+
 class GlobalGenerators:
     """One worker's private copy of the process-wide generators (Python, numpy legacy, torch).
 

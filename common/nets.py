@@ -1,0 +1,308 @@
+"""Policy and value networks: one definition for acting and for learning.
+
+    observation parts ──► features ──► policy tower ──► head parameters [N, P]
+                             │
+                             └───────► value tower ───► value [N]
+
+Vector features feed separate policy and value towers (their gradients do not compete, Andrychowicz et al., 2021,
+section 3.2); image features share the convolutional torso of Mnih et al., 2015 ("Nature CNN"). Weights are drawn
+orthogonally from the run's own INITIALISE stream, biases are zero, the policy's last layer is scaled to 0.01. A network
+of the user's own keeps its own initial values, drawn with torch's global generator seeded from the same stream.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from common.distributions import ActionHead, make_head
+from common.errors import ConfigError
+from common.rng import torch_seeded
+from common.specs import ArraySpec, SpaceSpec
+
+Observation = Mapping[str, Tensor]
+NATURE_MINIMUM_PIXELS = 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetConfig:
+    """Which network.
+
+    Attributes:
+        kind: auto = nature_cnn where an observation part is an image, else mlp.
+        hidden: units of each hidden layer of a tower (mlp), or of the layer after the torso (nature_cnn: last entry).
+        activation: of the hidden layers.
+        channels: where an image keeps its channels; auto decides by size and refuses what is ambiguous.
+        squash: squashed instead of clipped Gaussian for continuous actions.
+        initial_log_std: log standard deviation of continuous actions before training.
+        factory: "module:function" that builds a network of the user's own; called as
+            `factory(observation: SpaceSpec, action: ArraySpec, net: NetConfig) -> nn.Module` whose forward maps
+            {part: tensor [N, *shape]} to (head parameters [N, P], value [N]). Replaces `kind`.
+    """
+
+    kind: Literal["auto", "mlp", "nature_cnn"] = "auto"
+    hidden: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu"] = "tanh"
+    channels: Literal["auto", "first", "last"] = "auto"
+    squash: bool = False
+    initial_log_std: float = 0.0
+    factory: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.hidden or any(units < 1 for units in self.hidden):
+            raise ConfigError("net.hidden", got=self.hidden, allowed="one or more layers of at least 1 unit")
+
+
+class Encoder(nn.Module):
+    """One vector part as features [N, width]: integers one-hot, everything else as float32, flattened."""
+
+    def __init__(self, spec: ArraySpec) -> None:
+        super().__init__()
+        self.nvec = spec.nvec
+        self.scale = 1.0 / 255.0 if spec.dtype == "uint8" and spec.high == (255.0,) else 1.0
+        self.width = sum(spec.nvec) if spec.nvec else spec.size
+
+    def forward(self, value: Tensor) -> Tensor:
+        if self.nvec:
+            columns = value.reshape(len(value), len(self.nvec)).long()
+            return torch.cat([F.one_hot(columns[:, i], n) for i, n in enumerate(self.nvec)], -1).float()
+        flat = value.reshape(len(value), self.width).float()
+        return flat if self.scale == 1.0 else flat * self.scale
+
+
+class NatureTorso(nn.Module):
+    """The convolutions of Mnih et al., 2015: uint8 images of at least 36 x 36 to features [N, width]."""
+
+    def __init__(self, spec: ArraySpec, *, channels_last: bool) -> None:
+        super().__init__()
+        self.channels_last = channels_last
+        depth, height, width = (spec.shape[2], *spec.shape[:2]) if channels_last else spec.shape
+        if min(height, width) < NATURE_MINIMUM_PIXELS:
+            raise ConfigError(
+                "image too small for nature_cnn",
+                got=f"{height} x {width}",
+                allowed=f"at least {NATURE_MINIMUM_PIXELS} x {NATURE_MINIMUM_PIXELS}",
+                fix="use net.kind = 'mlp' or a network of your own (net.factory)",
+            )
+        self.conv1 = nn.Conv2d(depth, 32, 8, stride=4)
+        self.conv2 = nn.Conv2d(32, 64, 4, stride=2)
+        self.conv3 = nn.Conv2d(64, 64, 3, stride=1)
+        for size, stride in ((8, 4), (4, 2), (3, 1)):
+            height, width = (height - size) // stride + 1, (width - size) // stride + 1
+        self.width = 64 * height * width
+
+    def forward(self, image: Tensor) -> Tensor:
+        pixels = image.permute(0, 3, 1, 2) if self.channels_last else image
+        x = pixels.float().mul_(1.0 / 255.0)
+        x = F.relu(self.conv1(x))
+        x = F.relu(self.conv2(x))
+        return F.relu(self.conv3(x)).flatten(1)
+
+
+class Features(nn.Module):
+    """All parts of an observation, side by side, in the order of the spec: [N, width]."""
+
+    def __init__(self, observation: SpaceSpec, net: NetConfig, *, convolve: bool) -> None:
+        super().__init__()
+        self.names = [name for name, _ in observation]
+        parts: list[nn.Module] = []
+        for name, spec in observation:
+            if convolve and spec.is_image():
+                parts.append(NatureTorso(spec, channels_last=_channels_last(name, spec, net.channels)))
+            else:
+                parts.append(Encoder(spec))
+        self.parts = nn.ModuleList(parts)
+        self.width = sum(cast(int, part.width) for part in parts)
+
+    def forward(self, observation: Observation) -> Tensor:
+        encoded = [part(observation[name]) for name, part in zip(self.names, self.parts, strict=True)]
+        return encoded[0] if len(encoded) == 1 else torch.cat(encoded, -1)
+
+
+class SeparateTowers(nn.Module):
+    """Two towers over the features: no weight is shared between policy and value."""
+
+    def __init__(self, features: Features, num_parameters: int, net: NetConfig) -> None:
+        super().__init__()
+        self.features = features
+        self.policy = _tower(features.width, net.hidden, num_parameters, net.activation)
+        self.value = _tower(features.width, net.hidden, 1, net.activation)
+
+    def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        features = self.features(observation)
+        return self.policy(features), self.value(features).squeeze(-1)
+
+
+class SharedTorso(nn.Module):
+    """One hidden layer over (convolutional) features, shared by policy and value."""
+
+    def __init__(self, features: Features, num_parameters: int, net: NetConfig) -> None:
+        super().__init__()
+        self.features = features
+        self.hidden = nn.Linear(features.width, net.hidden[-1])
+        self.policy = nn.Linear(net.hidden[-1], num_parameters)
+        self.value = nn.Linear(net.hidden[-1], 1)
+
+    def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        hidden = F.relu(self.hidden(self.features(observation)))
+        return self.policy(hidden), self.value(hidden).squeeze(-1)
+
+
+class ActorCritic(nn.Module):
+    """A policy head and a value over one network; what actors run and learners train.
+
+    `forward(observation)` maps {part: [N, *shape]} to (head parameters [N, P], values [N]).
+    """
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.head_module = head
+
+    @property
+    def head(self) -> ActionHead:
+        """The action head: sampling, log-probabilities, the environment's form of an action."""
+        return cast(ActionHead, self.head_module)
+
+    def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        parameters, value = self.body(observation)
+        return parameters, value
+
+
+def make_actor_critic(
+    observation: SpaceSpec, action: ArraySpec, net: NetConfig, generator: np.random.Generator
+) -> ActorCritic:
+    """Build the network with initial weights drawn from `generator`.
+
+    Raises:
+        ConfigError: the network does not fit the spaces, or `net.factory` is not usable.
+    """
+    with torch_seeded(int(generator.integers(2**31))):
+        head = make_head(action, squash=net.squash, initial_log_std=net.initial_log_std)
+        num_parameters = cast(int, head.num_parameters)
+        body = _custom(observation, action, net) if net.factory else _built_in(observation, num_parameters, net)
+    model = ActorCritic(body, head)
+    _check_output(model, observation, num_parameters)
+    _check_state(model)
+    if not net.factory:
+        _initialise(model, generator)
+    return model
+
+
+def _built_in(observation: SpaceSpec, num_parameters: int, net: NetConfig) -> nn.Module:
+    has_image = any(spec.is_image() for _, spec in observation)
+    if net.kind == "nature_cnn" and not has_image:
+        shapes = {name: f"{spec.dtype}{spec.shape}" for name, spec in observation}
+        raise ConfigError(
+            "nature_cnn needs an image", got=shapes, allowed="a uint8 Box of rank 3", fix="use net.kind = 'mlp'"
+        )
+    convolve = net.kind == "nature_cnn" or (net.kind == "auto" and has_image and _convolvable(observation, net))
+    features = Features(observation, net, convolve=convolve)
+    return (SharedTorso if convolve else SeparateTowers)(features, num_parameters, net)
+
+
+def _convolvable(observation: SpaceSpec, net: NetConfig) -> bool:
+    for name, spec in observation:
+        if spec.is_image():
+            sides = spec.shape[:2] if _channels_last(name, spec, net.channels) else spec.shape[1:]
+            if min(sides) < NATURE_MINIMUM_PIXELS:
+                return False
+    return True
+
+
+def _channels_last(name: str, spec: ArraySpec, channels: str) -> bool:
+    """Channels are the smallest axis; where first and last tie, the user must say."""
+    if channels != "auto":
+        return channels == "last"
+    first, last = spec.shape[0], spec.shape[2]
+    if first == last:
+        raise ConfigError(
+            f"image {name!r}: cannot tell where its channels are",
+            got=f"shape {spec.shape}",
+            allowed="first and last axis of different size",
+            fix="say net.channels = 'first' or 'last'",
+        )
+    return last < first
+
+
+def _tower(width: int, hidden: tuple[int, ...], outputs: int, activation: str) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for units in hidden:
+        layers += [nn.Linear(width, units), nn.Tanh() if activation == "tanh" else nn.ReLU()]
+        width = units
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def _custom(observation: SpaceSpec, action: ArraySpec, net: NetConfig) -> nn.Module:
+    module_name, _, function_name = net.factory.partition(":")
+    try:
+        factory: Callable[..., Any] = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            "net.factory cannot be imported", got=f"{net.factory!r} ({error})", allowed="'module:function' on the path"
+        ) from error
+    body = factory(observation, action, net)
+    if not isinstance(body, nn.Module):
+        raise ConfigError(f"net.factory {net.factory!r} returned no network", got=type(body), allowed="torch.nn.Module")
+    return body
+
+
+def _check_output(model: ActorCritic, observation: SpaceSpec, num_parameters: int) -> None:
+    """One dry pass over two rows of zeros: a network that does not fit its spaces fails here, not in an actor."""
+    rows = {n: torch.zeros((2, *s.shape), dtype=getattr(torch, s.dtype)) for n, s in observation}
+    with torch.no_grad():
+        parameters, value = model(rows)
+    if tuple(parameters.shape) != (2, num_parameters) or tuple(value.shape) != (2,):
+        raise ConfigError(
+            "network output does not fit the action space",
+            got=f"parameters {tuple(parameters.shape)}, value {tuple(value.shape)} for 2 rows",
+            allowed=f"parameters (2, {num_parameters}), value (2,)",
+        )
+
+
+def _check_state(model: ActorCritic) -> None:
+    """Everything that travels is a float32 parameter: one flat vector, one digest."""
+    if buffers := [name for name in model.state_dict() if name not in dict(model.named_parameters())]:
+        raise ConfigError(
+            "the network holds state outside its parameters",
+            got=buffers,
+            allowed="parameters only",
+            fix="make constants non-persistent: register_buffer(..., persistent=False)",
+        )
+    if odd := {name: p.dtype for name, p in model.named_parameters() if p.dtype != torch.float32}:
+        raise ConfigError("network parameters of another dtype", got=odd, allowed="float32")
+
+
+@torch.no_grad()
+def _initialise(model: ActorCritic, generator: np.random.Generator) -> None:
+    """Orthogonal weights and zero biases, drawn in the order of the modules."""
+    policy_out, value_out = _last_linear(model.body.policy), _last_linear(model.body.value)
+    gains = {policy_out: 0.01, value_out: 1.0}
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            gain = gains.get(module, math.sqrt(2.0))
+            module.weight.copy_(_orthogonal(tuple(module.weight.shape), gain, generator))
+            if module.bias is not None:
+                module.bias.zero_()
+
+
+def _last_linear(module: Any) -> nn.Module:
+    return [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
+
+
+def _orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> Tensor:
+    """Rows (or columns) orthonormal times `gain` (Saxe et al., 2014), drawn in float64 from the run's own stream."""
+    rows, columns = shape[0], math.prod(shape[1:])
+    square = generator.standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(square)
+    q *= np.sign(np.diagonal(r))
+    matrix = q if rows >= columns else q.T
+    return torch.from_numpy(np.ascontiguousarray(gain * matrix, dtype=np.float32)).reshape(shape)
