@@ -1,0 +1,1 @@
+"""One algorithm a file, read top to bottom: config, loss, update."""

@@ -1,0 +1,81 @@
+"""One gradient step as a transaction: backward, reduce, look, then commit or skip. A skip is a value, not an exception.
+
+    loss ──► zero ──► backward ──► reduce ──► finite? ──no──► Skipped(where)
+                                                 │yes
+                                                 └──► clip ──► optimiser step ──► Committed(norm)
+
+Nothing of the parameters or the optimiser changes before the decision, and the decision reads only the *reduced*
+gradient: ranks that hold the same bits decide the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learner.optimiser import Optimiser
+from learner.parallel.reducer import Reducer
+from learner.parameters import FlatParameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The step was made.
+
+    Attributes:
+        gradient_norm: Euclidean norm before clipping.
+        clipped: whether it was scaled down.
+    """
+
+    gradient_norm: float
+    clipped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """The gradient was not finite; parameters and optimiser are as before.
+
+    Attributes:
+        parameter: first parameter whose gradient holds a non-finite element.
+    """
+
+    parameter: str
+
+
+class GradientStep:
+    """Makes steps on one set of flat parameters."""
+
+    def __init__(
+        self, parameters: FlatParameters, optimiser: Optimiser, reducer: Reducer, *, max_gradient_norm: float
+    ) -> None:
+        self._parameters = parameters
+        self._optimiser = optimiser
+        self._reducer = reducer
+        self._max_norm = max_gradient_norm
+
+    def make(self, loss: Tensor) -> Committed | Skipped:
+        """Differentiate `loss` (scalar) and commit or skip one step."""
+        gradient = self._parameters.gradient
+        gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._reducer.reduce(gradient)
+        norm = torch.linalg.vector_norm(gradient).item()
+        if not math.isfinite(norm):
+            return self._skip_or_rescue(gradient)
+        return self._commit(gradient, norm)
+
+    def _commit(self, gradient: Tensor, norm: float) -> Committed:
+        clipped = 0.0 < self._max_norm < norm
+        if clipped:
+            gradient.mul_(self._max_norm / norm)
+        self._optimiser.step()
+        return Committed(gradient_norm=norm, clipped=clipped)
+
+    def _skip_or_rescue(self, gradient: Tensor) -> Committed | Skipped:
+        """A finite gradient whose squares overflow float32 is clipped by its float64 norm; anything else is skipped."""
+        if name := self._parameters.first_non_finite(gradient):
+            return Skipped(parameter=name)
+        return self._commit(gradient, torch.linalg.vector_norm(gradient, dtype=torch.float64).item())

@@ -1,0 +1,73 @@
+"""All of a learner that must survive a crash, as arrays and one plain document. Aliases nothing that lives on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import CheckpointError
+from common.weights import parameter_digest
+from common.wire import pack_plain, unpack_plain
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LearnerState:
+    """A learner between two updates.
+
+    Attributes:
+        updates: updates committed.
+        version: last version published.
+        term: the learner's term.
+        parameters: the flat vector, float32.
+        optimiser: arrays of the optimiser by name.
+        manifest_fingerprint: of the parameters' names, shapes and order.
+        intake: what the intake remembers.
+    """
+
+    updates: int
+    version: int
+    term: int
+    parameters: NDArray[np.float32]
+    optimiser: dict[str, NDArray[Any]]
+    manifest_fingerprint: str
+    intake: dict[str, Any]
+
+    @property
+    def parameter_digest(self) -> str:
+        """SHA-256 of the parameters' bytes."""
+        return parameter_digest(self.parameters)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Arrays for the checkpoint store."""
+        return {"parameters": self.parameters, **{f"optimiser.{k}": v for k, v in self.optimiser.items()}}
+
+    def document(self) -> bytes:
+        """Everything else, packed."""
+        return pack_plain(
+            {
+                "schema": SCHEMA,
+                "updates": self.updates,
+                "version": self.version,
+                "term": self.term,
+                "manifest_fingerprint": self.manifest_fingerprint,
+                "intake": self.intake,
+            },
+            what="learner state",
+        )
+
+    @staticmethod
+    def read(tensors: dict[str, NDArray[Any]], document: bytes) -> LearnerState:
+        """The inverse of `tensors` and `document`. Raises CheckpointError on another schema."""
+        plain = unpack_plain(document, what="learner state")
+        if plain.pop("schema", None) != SCHEMA:
+            raise CheckpointError(
+                "learner state of another schema", allowed=SCHEMA, fix="use the release that wrote it"
+            )
+        prefix = "optimiser."
+        optimiser = {name.removeprefix(prefix): a for name, a in tensors.items() if name.startswith(prefix)}
+        return LearnerState(parameters=tensors["parameters"], optimiser=optimiser, **plain)
