@@ -1,0 +1,1 @@
+"""Golden bytes of every schema version: what was written once must decode for ever (wire rule 7)."""
