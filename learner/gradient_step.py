@@ -18,7 +18,7 @@ from torch import Tensor
 
 from learner.optimiser import Optimiser
 from learner.parallel.reducer import Reducer
-from learner.parameters import FlatParameters
+from common.parameters import FlatParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

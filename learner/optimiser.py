@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from common.errors import CheckpointError, ConfigError
-from learner.parameters import FlatParameters
+from common.parameters import FlatParameters
 from learner.schedules import Schedule
 
 

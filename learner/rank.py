@@ -28,7 +28,7 @@ from learner.gradient_step import GradientStep
 from learner.intake import Accepted, Intake, Refused
 from learner.optimiser import Optimiser, OptimiserConfig
 from learner.parallel.reducer import OneRank
-from learner.parameters import FlatParameters
+from common.parameters import FlatParameters
 from learner.state import LearnerState
 
 RANK = 0
@@ -146,7 +146,7 @@ class LearnerRank:
         device = config.learner.torch_device()
         generator = self._streams.generator(Role.LEARNER, RANK, purpose=Purpose.INITIALISE)
         model = make_actor_critic(config.layout.observation, config.layout.action, config.net, generator).to(device)
-        self._parameters = FlatParameters(model)
+        self._parameters = FlatParameters(model, trainable=True)
         self._optimiser = Optimiser(config.optimiser, self._parameters)
         step = GradientStep(
             self._parameters, self._optimiser, OneRank(), max_gradient_norm=config.optimiser.max_gradient_norm

@@ -15,19 +15,22 @@ from common.weights import ParameterManifest
 
 
 class FlatParameters:
-    """Owner of the flat vector (`vector`, an nn.Parameter) and the flat gradient (`gradient`) of one model."""
+    """Owner of the flat vector (`vector`) and, where the model is to be trained, the flat gradient (`gradient`)."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, trainable: bool) -> None:
         named = list(model.named_parameters())
         self.manifest = ParameterManifest.of([(name, tuple(p.shape), "float32") for name, p in named])
         storage = torch.cat([p.detach().reshape(-1) for _, p in named])
-        self.vector = nn.Parameter(storage)
-        self.gradient = torch.zeros_like(storage)
-        self.vector.grad = self.gradient
+        self.vector = nn.Parameter(storage, requires_grad=trainable)
+        self.gradient = torch.zeros_like(storage if trainable else storage[:0])
+        if trainable:
+            self.vector.grad = self.gradient
         for (_, parameter), entry in zip(named, self.manifest.entries, strict=True):
             part = slice(entry.offset, entry.offset + entry.size)
             parameter.data = storage[part].view(parameter.shape)
-            parameter.grad = self.gradient[part].view(parameter.shape)
+            parameter.requires_grad_(trainable)
+            if trainable:
+                parameter.grad = self.gradient[part].view(parameter.shape)
 
     @property
     def num_elements(self) -> int:

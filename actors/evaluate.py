@@ -1,0 +1,128 @@
+"""Greedy evaluation: a fixed number of fresh episodes, each counted once, whatever their lengths.
+
+Every lane plays a quota fixed beforehand. Taking "the first N episodes to end" instead would favour short ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.env.lanes import Lanes, Tick
+from actors.policy import Policy
+from actors.rollout import Beat
+from common.compensated import NeumaierSum
+from common.errors import ConfigError
+from common.fragment import End
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    """How often, and over how much, the greedy policy is judged.
+
+    Attributes:
+        every: updates between evaluations; 0 evaluates only at the end.
+        episodes: fresh episodes of each evaluation during training.
+        final_episodes: fresh episodes of the evaluation that ends a run.
+        lanes: environments stepped side by side.
+        max_ticks: an evaluation is cut after this many ticks; episodes not over by then count as they stand.
+    """
+
+    every: int = 10
+    episodes: int = 20
+    final_episodes: int = 100
+    lanes: int = 20
+    max_ticks: int = 200_000
+
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ConfigError("evaluation.every", got=self.every, allowed="0 (only at the end) or more updates")
+        for name in ("episodes", "final_episodes", "lanes", "max_ticks"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"evaluation.{name}", got=getattr(self, name), allowed="1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    """Episodes of the greedy policy.
+
+    Attributes:
+        version: weights evaluated.
+        returns: undiscounted return of each episode, in order of episode number.
+        lengths: transitions of each.
+        unfinished: episodes that were cut by `max_ticks`.
+    """
+
+    version: int
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    unfinished: int
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+
+def evaluate(lanes: Lanes, policy: Policy, *, episodes: int, max_ticks: int, beat: Beat) -> EvaluationResult:
+    """Play `episodes` greedy episodes on freshly made `lanes`; lane b plays episodes b, b + B, b + 2B ...
+
+    Broken episodes (non-finite values) are played again by the same lane and do not count.
+    """
+    tally = _Tally(lanes.num_lanes, episodes)
+    lanes.start()
+    ticks = 0
+    while not tally.complete() and ticks < max_ticks:
+        action = policy.head.to_environment(policy.greedy(lanes.current))
+        beat(ticks)
+        tally.add(lanes.step(action))
+        ticks += 1
+    return tally.result(policy.version)
+
+
+class _Tally:
+    """Who has played what."""
+
+    def __init__(self, num_lanes: int, episodes: int) -> None:
+        self._running = NeumaierSum(num_lanes)
+        self._lengths = np.zeros(num_lanes, dtype=np.int64)
+        self._played = np.zeros(num_lanes, dtype=np.int64)
+        self._quota = np.array([len(range(lane, episodes, num_lanes)) for lane in range(num_lanes)])
+        self._done: dict[int, tuple[float, int]] = {}
+
+    def complete(self) -> bool:
+        return bool((self._played >= self._quota).all())
+
+    def add(self, tick: Tick) -> None:
+        self._running.add(tick.reward)
+        self._lengths += tick.valid
+        over = tick.end != End.CONTINUES
+        if not over.any():
+            return
+        counts = over & (tick.end != End.BROKEN) & (self._played < self._quota)
+        for lane in np.flatnonzero(counts):
+            self._record(int(lane))
+            self._played[lane] += 1
+        self._clear(over)
+
+    def _record(self, lane: int) -> None:
+        episode = lane + int(self._played[lane]) * len(self._quota)
+        self._done[episode] = (float(self._running.value()[lane]), int(self._lengths[lane]))
+
+    def _clear(self, over: NDArray[np.bool_]) -> None:
+        self._running.clear(over)
+        self._lengths[over] = 0
+
+    def result(self, version: int) -> EvaluationResult:
+        unfinished = np.flatnonzero(self._played < self._quota)
+        for lane in unfinished:
+            self._record(int(lane))
+        ordered = [self._done[episode] for episode in sorted(self._done)]
+        return EvaluationResult(
+            version=version,
+            returns=tuple(value for value, _ in ordered),
+            lengths=tuple(length for _, length in ordered),
+            unfinished=len(unfinished),
+        )
