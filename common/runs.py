@@ -1,0 +1,384 @@
+"""The run registry: what was run, by whom it is driven, and what it did; one SQLite file under the output directory.
+
+    driver (one per run) --writes--> runs.sqlite <--reads-- any number of readers, at any time
+
+Ownership. A run is driven by the holder of its lease. Every write to a run checks, in the same transaction, that no one
+else holds it: a driver that was taken for dead and comes back cannot write. Liveness is asked of the kernel (pid, start
+tick, boot), never of a clock.
+
+Versions. `publish_version` hands out 1, 2, 3, ... from blocks of `VERSION_BLOCK` whose upper end is on disk first. A
+driver that dies leaves a gap, and the next one goes on above it: versions only grow, at one disk write per block.
+
+Durability. Versions, ownership, status, checkpoints and truncation are durable against a power cut at commit; updates,
+evaluations and events against the death of the process (a resume from a checkpoint makes the last moments good).
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from common import clock as clocks
+from common import run_records as records
+from common.clock import Clock
+from common.database import Database, Row, Session
+from common.errors import ConfigError, RegistryError, RunNotFoundError
+from common.process_identity import ProcessIdentity
+from common.run_records import (
+    CheckpointRecord,
+    EvaluationRecord,
+    EventRecord,
+    Owner,
+    RunRecord,
+    RunStatus,
+    UpdateRecord,
+)
+
+__all__ = [
+    "CheckpointRecord",
+    "EvaluationRecord",
+    "EventRecord",
+    "Owner",
+    "RunRecord",
+    "RunRegistry",
+    "RunStatus",
+    "UpdateRecord",
+]
+
+VERSION_BLOCK = 1000
+
+
+class RunRegistry:
+    """Runs and what they did. Made by `open`; a context manager; usable from several threads of one process.
+
+    Every method raises RegistryError when the file cannot be read or written, and RunNotFoundError for an unknown run.
+    """
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._leases: dict[str, str] = {}
+        self._versions: dict[str, tuple[int, int]] = {}  # next and end of the block in hand
+
+    @classmethod
+    def open(cls, path: Path, *, read_only: bool = False, clock: Clock | None = None) -> RunRegistry:
+        """Open, and unless `read_only` create or migrate, the registry at `path`; see `Database.open` for errors."""
+        return cls(Database.open(path, read_only=read_only), clock=clock or clocks.MonotonicClock())
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._database.path
+
+    def close(self) -> None:
+        """Release the file. Runs that this registry drives stay owned until `release` or `finish`."""
+        self._database.close()
+
+    def __enter__(self) -> RunRegistry:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Runs
+
+    def create_run(
+        self,
+        *,
+        run: str,
+        env: str,
+        algo: str,
+        seed: int,
+        engine: str,
+        config: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        out: str,
+    ) -> RunRecord:
+        """Add a run with status `running`. Raises ConfigError if the name is taken or no directory name."""
+        records.check_run_name(run)
+        row = {
+            "run": run,
+            "env": env,
+            "algo": algo,
+            "seed": seed,
+            "engine": engine,
+            "config": records.json_text(dict(config), f"config of run {run!r}"),
+            "facts": records.json_text(dict(facts), f"facts of run {run!r}"),
+            "out": out,
+            "status": "running",
+            "created_wall": clocks.wall_label(),
+        }
+        with self._database.transaction(f"run {run!r} created", durable=True) as session:
+            if session.one("SELECT 1 FROM runs WHERE run = ?", run) is not None:
+                raise ConfigError(f"run {run!r} exists already in {self.path}", fix="resume it or choose another name")
+            session.insert("runs", row)
+        return self.run(run)
+
+    def run(self, name: str) -> RunRecord:
+        """One run by name. Raises RunNotFoundError naming the closest ones."""
+        with self._database.reading() as session:
+            row = session.one("SELECT * FROM runs WHERE run = ?", name)
+            if row is None:
+                raise self._not_found(session, name)
+            return records.run_from_row(row)
+
+    def runs(self, limit: int = 50) -> list[RunRecord]:
+        """The newest runs, newest first."""
+        with self._database.reading() as session:
+            rows = session.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", limit)
+        return [records.run_from_row(row) for row in rows]
+
+    def unused_name(self, base: str, taken: Collection[str] = ()) -> str:
+        """`base` made fit for a directory name, with -2, -3, ... if the registry or `taken` has it already."""
+        with self._database.reading() as session:
+            used = {row["run"] for row in session.rows("SELECT run FROM runs")}
+        return records.unused_run_name(base, used | set(taken))
+
+    def set_status(self, run: str, status: RunStatus, *, verdict: str = "", wall_s: float | None = None) -> None:
+        """Change the status. `running` clears the end; any other status sets it."""
+        with self._writing(run, f"status {status}", durable=True) as (session, run_id):
+            _set_status(session, run_id, status, verdict, wall_s)
+
+    def finish(self, run: str, status: RunStatus, *, verdict: str, wall_s: float) -> None:
+        """The end of driving: status, verdict and time, and the lease is given back, all in one transaction."""
+        with self._writing(run, f"end ({status})", durable=True) as (session, run_id):
+            _set_status(session, run_id, status, verdict, wall_s)
+            session.change("DELETE FROM owners WHERE run_id = ?", run_id)
+        self._forget(run)
+
+    # Ownership and versions
+
+    def acquire(
+        self, run: str, *, lease: str, process: ProcessIdentity | None = None, take_over: bool = False
+    ) -> Owner | None:
+        """Become the driver of `run`; returns the dead owner whose place was taken, if there was one.
+
+        A dead owner (killed, machine rebooted, container restarted) is replaced and an event TAKEN_OVER recorded.
+        Raises OutputError if the owner is alive, or on another host where that cannot be known; `take_over` overrides
+        the latter only.
+        """
+        own = process or ProcessIdentity.current()
+        with self._database.transaction(f"lease of run {run!r}", durable=True) as session:
+            run_id = self._run_id(session, run)
+            previous = _owner(session, run_id)
+            if previous is not None:
+                records.check_replaceable(run, previous, own, take_over=take_over)
+                data = {"host": previous.process.host, "pid": previous.process.pid, "lease": previous.lease}
+                self._insert_event(session, run_id, "TAKEN_OVER", data)
+            fields = {name: getattr(own, name) for name in ProcessIdentity.__slots__}
+            session.insert("owners", {"run_id": run_id, "lease": lease, **fields}, replace=True)
+        self._forget(run)
+        self._leases[run] = lease
+        return previous
+
+    def release(self, run: str) -> None:
+        """Stop driving `run` and leave its status as it is."""
+        with self._writing(run, "release", durable=True) as (session, run_id):
+            session.change("DELETE FROM owners WHERE run_id = ?", run_id)
+        self._forget(run)
+
+    def owner(self, run: str) -> Owner | None:
+        """Who drives `run`; None if nobody does. Whether it still lives: `owner.process.liveness(...)`."""
+        with self._database.reading() as session:
+            return _owner(session, self._run_id(session, run))
+
+    def publish_version(self, run: str) -> int:
+        """The next version of `run`, never handed out before, not even by a driver that was killed. Starts at 1."""
+        with self._lock:
+            version, end = self._versions.get(run, (0, 0))
+            if version >= end:
+                version, end = self._reserve_versions(run)
+            self._versions[run] = (version + 1, end)
+            return version
+
+    # What a run did
+
+    def record_updates(self, updates: Sequence[UpdateRecord], *, wall_s: float | None = None) -> None:
+        """Add updates of one run in one transaction and bring the run's own row up to the last of them.
+
+        Raises RegistryError if one is recorded already (a resume calls `truncate_after` first).
+        """
+        if not updates:
+            return
+        last = updates[-1]
+        if any(update.run != last.run for update in updates):
+            raise ValueError("record_updates takes updates of one run at a time")
+        rows = [records.update_to_row(update) for update in updates]
+        with self._writing(last.run, f"updates {updates[0].update} to {last.update}") as (session, run_id):
+            for row in rows:
+                session.insert("updates", {"run_id": run_id, **row})
+            _set_progress(session, run_id, rows[-1], wall_s)
+
+    def updates(self, run: str, *, after: int = -1) -> list[UpdateRecord]:
+        """Updates later than `after`, in order."""
+        rows = self._rows_of("updates", run, "update_number > ? ORDER BY update_number", after)
+        return [records.update_from_row(row, run) for row in rows]
+
+    def record_evaluation(self, evaluation: EvaluationRecord) -> None:
+        """Add an evaluation; another one of the same update replaces it."""
+        row = records.evaluation_to_row(evaluation)
+        with self._writing(evaluation.run, f"evaluation at update {evaluation.update}") as (session, run_id):
+            session.insert("evaluations", {"run_id": run_id, **row}, replace=True)
+
+    def evaluations(self, run: str) -> list[EvaluationRecord]:
+        """All evaluations, by update."""
+        rows = self._rows_of("evaluations", run, "1 ORDER BY update_number")
+        return [records.evaluation_from_row(row, run) for row in rows]
+
+    def record_event(self, run: str, kind: str, data: Mapping[str, Any]) -> None:
+        """Add an event, stamped with this registry's clock and a wall-clock label."""
+        with self._writing(run, f"event {kind}") as (session, run_id):
+            self._insert_event(session, run_id, kind, data)
+
+    def events(self, run: str, *, after: int = 0) -> list[EventRecord]:
+        """Events with a sequence above `after`, in order."""
+        rows = self._rows_of("events", run, "sequence > ? ORDER BY sequence", after)
+        return [records.event_from_row(row, run) for row in rows]
+
+    def record_checkpoint(self, checkpoint: CheckpointRecord) -> None:
+        """Add a checkpoint; if it is the best, no other one is any more."""
+        with self._writing(checkpoint.run, f"checkpoint {checkpoint.name}", durable=True) as (session, run_id):
+            row = {"name": checkpoint.name, "update_number": int(checkpoint.update), "digest": checkpoint.digest}
+            session.insert("checkpoints", {"run_id": run_id, **row, "best": 0}, replace=True)
+            if checkpoint.best:
+                _set_best(session, run_id, checkpoint.name)
+
+    def mark_best(self, run: str, name: str) -> None:
+        """Make the checkpoint `name` the best and no other. Raises RegistryError if it was never recorded."""
+        with self._writing(run, f"best checkpoint {name}", durable=True) as (session, run_id):
+            if not _set_best(session, run_id, name):
+                raise RegistryError(f"run {run!r} has no checkpoint {name!r}", fix="record it first")
+
+    def prune_checkpoints(self, run: str, present: Collection[str]) -> None:
+        """Forget checkpoints that the store no longer has; `present` are the names it has."""
+        with self._writing(run, "checkpoints pruned", durable=True) as (session, run_id):
+            for row in session.rows("SELECT name FROM checkpoints WHERE run_id = ?", run_id):
+                if row["name"] not in present:
+                    session.change("DELETE FROM checkpoints WHERE run_id = ? AND name = ?", run_id, row["name"])
+
+    def checkpoints(self, run: str) -> list[CheckpointRecord]:
+        """Checkpoints recorded and not pruned, by update."""
+        rows = self._rows_of("checkpoints", run, "1 ORDER BY update_number, length(name), name")
+        return [records.checkpoint_from_row(row, run) for row in rows]
+
+    def truncate_after(self, run: str, update: int) -> None:
+        """Go on from `update`: what was recorded of later updates is removed and an event RESUMED tells how much.
+
+        The run's own row goes back to `update`, except for its version and term, which only grow. Events stay.
+        """
+        with self._writing(run, f"truncation after update {update}", durable=True) as (session, run_id):
+            removed = {
+                f"{table}_removed": session.change(
+                    f"DELETE FROM {table} WHERE run_id = ? AND update_number > ?", run_id, update
+                )
+                for table in ("updates", "evaluations", "checkpoints")
+            }
+            last = session.one("SELECT * FROM updates WHERE run_id = ? ORDER BY update_number DESC", run_id)
+            zero = {"update_number": 0, "version": 0, "term": 0, "env_steps": 0, "parameter_digest": ""}
+            _set_progress(session, run_id, dict(last) if last else zero, None)
+            self._insert_event(session, run_id, "RESUMED", {"after_update": update, **removed})
+
+    # Inside
+
+    @contextmanager
+    def _writing(self, run: str, what: str, *, durable: bool = False) -> Iterator[tuple[Session, int]]:
+        """A transaction on one run, refused if somebody else drives it."""
+        with self._database.transaction(f"{what} of run {run!r}", durable=durable) as session:
+            run_id = self._run_id(session, run)
+            owner = _owner(session, run_id)
+            if (owner.lease if owner else None) != self._leases.get(run):
+                raise RegistryError(
+                    f"{what} of run {run!r} was not written: this process does not drive it",
+                    got=f"owner: {owner.process.describe() if owner else 'nobody'}",
+                    fix="stop this process; the run was taken over, or never acquired here",
+                )
+            yield session, run_id
+
+    def _run_id(self, session: Session, run: str) -> int:
+        row = session.one("SELECT id FROM runs WHERE run = ?", run)
+        if row is None:
+            raise self._not_found(session, run)
+        return int(row["id"])
+
+    def _not_found(self, session: Session, name: str) -> RunNotFoundError:
+        names = [row["run"] for row in session.rows("SELECT run FROM runs ORDER BY id DESC")]
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        known = f"closest of {len(names)}: {', '.join(close)}" if close else f"{len(names)} runs, none alike"
+        return RunNotFoundError(f"no run of that name in {self.path}", got=repr(name), allowed=known)
+
+    def _rows_of(self, table: str, run: str, condition: str, *values: object) -> list[Row]:
+        with self._database.reading() as session:
+            run_id = self._run_id(session, run)
+            sql = f"SELECT * FROM {table} WHERE run_id = ? AND {condition}"
+            return session.rows(sql, run_id, *values)
+
+    def _insert_event(self, session: Session, run_id: int, kind: str, data: Mapping[str, Any]) -> None:
+        last = session.one("SELECT max(sequence) AS sequence FROM events WHERE run_id = ?", run_id)
+        row = {
+            "run_id": run_id,
+            "sequence": 1 + ((last and last["sequence"]) or 0),
+            "monotonic_ns": self._clock.now_ns(),
+            "clock_id": self._clock.clock_id,
+            "wall": clocks.wall_label(),
+            "kind": kind,
+            "data": records.json_text(dict(data), f"data of event {kind}"),
+        }
+        session.insert("events", row)
+
+    def _reserve_versions(self, run: str) -> tuple[int, int]:
+        with self._writing(run, "versions", durable=True) as (session, run_id):
+            row = session.one("SELECT max(version, reserved_version) AS last FROM runs WHERE id = ?", run_id)
+            assert row is not None
+            end = int(row["last"]) + VERSION_BLOCK
+            session.change("UPDATE runs SET reserved_version = ? WHERE id = ?", end, run_id)
+        return end - VERSION_BLOCK + 1, end + 1
+
+    def _forget(self, run: str) -> None:
+        """After a change of ownership nothing in hand is ours any more: another driver may have gone further."""
+        self._leases.pop(run, None)
+        self._versions.pop(run, None)
+
+
+def _owner(session: Session, run_id: int) -> Owner | None:
+    row = session.one("SELECT * FROM owners WHERE run_id = ?", run_id)
+    return None if row is None else records.owner_from_row(row)
+
+
+def _set_status(session: Session, run_id: int, status: RunStatus, verdict: str, wall_s: float | None) -> None:
+    session.change(
+        "UPDATE runs SET status = ?, verdict = ?, ended_wall = ?, wall_s = coalesce(?, wall_s) WHERE id = ?",
+        status,
+        verdict,
+        None if status == "running" else clocks.wall_label(),
+        wall_s,
+        run_id,
+    )
+
+
+def _set_progress(session: Session, run_id: int, row: Row, wall_s: float | None) -> None:
+    """Bring a run's own row to a row of `updates`; version and term only grow."""
+    session.change(
+        "UPDATE runs SET updates = ?, env_steps = ?, version = max(version, ?), term = max(term, ?),"
+        " parameter_digest = ?, wall_s = coalesce(?, wall_s) WHERE id = ?",
+        row["update_number"],
+        row["env_steps"],
+        row["version"],
+        row["term"],
+        row["parameter_digest"],
+        wall_s,
+        run_id,
+    )
+
+
+def _set_best(session: Session, run_id: int, name: str) -> bool:
+    """True if there is a checkpoint of that name."""
+    session.change("UPDATE checkpoints SET best = (name = ?) WHERE run_id = ?", name, run_id)
+    return session.one("SELECT 1 FROM checkpoints WHERE run_id = ? AND name = ?", run_id, name) is not None
