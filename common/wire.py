@@ -315,7 +315,7 @@ class _Reader(_Walk):
         try:
             name, ndim = struct.unpack_from("<4sB", data)
             shape = struct.unpack_from(f"<{ndim}Q", data, 5)
-            view = _array_view(memoryview(data)[5 + 8 * ndim :], _dtype_text(name), shape)
+            view = _array_view(memoryview(data)[5 + 8 * ndim :], name.rstrip(b"\0").decode("ascii"), shape)
         except (struct.error, ValueError) as error:
             raise self._error("array", got=f"{data[:5]!r}, {len(data)} bytes", allowed=error) from None
         return view.astype(view.dtype.newbyteorder("="))  # owned, aligned, writable, native
@@ -326,13 +326,6 @@ def _describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{kind} of dtype {value.dtype} and shape {value.shape}"
     return f"{kind} {value!r:.80}"
-
-
-def _dtype_text(name: bytes) -> str:
-    text = name.rstrip(b"\0").decode("ascii")
-    if text.encode().ljust(4, b"\0") != name:
-        raise ValueError("a dtype padded with zeros")
-    return text
 
 
 def _check_shape(shape: tuple[int, ...], itemsize: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import signal
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -161,6 +162,10 @@ class TextSubclass(str):
     pass
 
 
+class FloatSubclass(np.float64):
+    pass
+
+
 REFUSED = {
     "int key": {1: 2},
     "text subclass key": {TextSubclass("a"): 1},
@@ -172,6 +177,8 @@ REFUSED = {
     "set": {1},
     "lone surrogate": "\ud800",
     "complex": 1j,
+    "int subclass": signal.SIGTERM,
+    "numpy scalar subclass": FloatSubclass(1),
     "text subclass": TextSubclass("a"),
     "numpy text": np.str_("a"),
     "numpy date": np.datetime64("2024-01-01"),

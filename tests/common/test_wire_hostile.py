@@ -100,6 +100,13 @@ def test_claims_are_refused_and_allocate_nothing(name: str) -> None:
     assert unpack_plain(PLAIN)["text"] == "naïve"
 
 
+@pytest.mark.parametrize("name", ["array of 2**32-1", "map of 2**32-1"])
+def test_counts_are_judged_by_the_bytes_that_are_left(name: str) -> None:
+    """Before the first item is read: each takes at least one byte, each pair two."""
+    with pytest.raises(WireError, match="length; got 4294967295 items in 0 bytes; allowed: 0"):
+        unpack_plain(CLAIMS[name])
+
+
 def test_a_million_int_keys_are_refused_at_the_first() -> None:
     """Hash flooding needs chosen keys; only text is taken, and refusal does not read on."""
     data = msgpack.packb(dict.fromkeys(range(1_000_000)))
