@@ -563,7 +563,8 @@ def decode_frame(document: Buffer, *, kind: FrameKind, max_bytes: int = MAX_FRAM
         raise WireError(f"{what}: size", got=f"{len(view)} bytes", allowed=max_bytes)
     header_end, payload_start = _measure(view, what)
     digest = _verify(view, what)
-    header = unpack_plain(view[_HEADER_START:header_end], what=f"{what} header")
+    # Twice the limit: the constant part and the fields were each packed within it.
+    header = unpack_plain(view[_HEADER_START:header_end], what=f"{what} header", max_bytes=2 * MAX_PLAIN_BYTES)
     fields_, layout = _read_header(header, kind)
     payload = np.frombuffer(view.toreadonly(), dtype=np.uint8)[payload_start : -_DIGEST.size]
     if layout.payload_bytes != payload.size:
