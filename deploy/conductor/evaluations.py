@@ -1,0 +1,67 @@
+"""Evaluations under way: which, on which actor, how often tried. An actor that dies passes its evaluation on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deploy.conductor.messages import Evaluate, Handle
+from deploy.conductor.seats import Seat
+
+MAX_TRIES = 3
+Key = tuple[int, bool]  # update, final
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    weights: Handle
+    episodes: int
+    tries: int = 0
+    actor: int | None = None
+
+
+class Evaluations:
+    """Evaluations asked for and not made yet."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Key, _Pending] = {}
+
+    def ask(self, update: int, *, final: bool, weights: Handle, episodes: int) -> None:
+        """Have the weights after `update` updates evaluated."""
+        self._pending.setdefault((update, final), _Pending(weights=weights, episodes=episodes))
+
+    def tell(self, seats: list[Seat]) -> Iterator[Evaluate]:
+        """Hand what nobody plays to the running seat of the lowest index; which one does not change the result."""
+        seat = next((seat for seat in seats if seat.running), None)
+        if seat is None:
+            return
+        for (update, final), pending in self._pending.items():
+            if pending.actor is None:
+                pending.actor = seat.actor
+                pending.tries += 1
+                yield Evaluate(
+                    actor=seat.actor,
+                    update=update,
+                    episodes=pending.episodes,
+                    final=final,
+                    weights=pending.weights,
+                )
+
+    def lose(self, actor: int) -> list[Key]:
+        """Take back what `actor` was playing; returns those that have been tried too often, now given up."""
+        given_up = []
+        for key, pending in list(self._pending.items()):
+            if pending.actor == actor:
+                pending.actor = None
+                if pending.tries >= MAX_TRIES:
+                    del self._pending[key]
+                    given_up.append(key)
+        return given_up
+
+    def done(self, update: int, *, final: bool) -> None:
+        """An evaluation has been made, or given up."""
+        self._pending.pop((update, final), None)
+
+    def words(self) -> list[str]:
+        """What is awaited."""
+        return [f"the evaluation of update {update} (actor {p.actor})" for (update, _), p in self._pending.items()]

@@ -1,0 +1,276 @@
+"""What passes between the conductor and an engine. Frames, weights and states are opaque handles to the conductor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.env.lanes import LaneFacts
+from actors.evaluate import EvaluationResult
+from common.errors import TruestepError
+from common.fragment import FragmentSummary
+from deploy.conductor.accounts import Accounts
+from learner.rank import UpdateReport
+
+Handle = Any  # an object reference (Ray) or the bytes themselves (inline): moved, never looked into
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerStarted:
+    """The learner is ready and has published `version`, which contains `updates` updates."""
+
+    version: int
+    updates: int
+    weights: Handle
+    parameter_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorStarted:
+    """An actor stands at its first observation, or where its snapshot was taken."""
+
+    actor: int
+    incarnation: int
+    lease: str
+    facts: LaneFacts
+    metrics_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentMade:
+    """A fragment exists; its summary says what is in it."""
+
+    summary: FragmentSummary
+    frame: Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateMade:
+    """An order was carried out; `weights` is the new publication."""
+
+    report: UpdateReport
+    weights: Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorLost:
+    """The process is gone (or was ended by the engine); nothing more will come from this lease."""
+
+    actor: int
+    lease: str
+    cause: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorSnapshot:
+    """An actor's state for cut `update`; None where its environment cannot be restored."""
+
+    actor: int
+    lease: str
+    update: int
+    snapshot: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSnapshot:
+    """The learner's state after `update` updates, as a handle that only the writer opens."""
+
+    update: int
+    state: Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationMade:
+    """Greedy episodes of the weights after `update` updates; `result` is None if the evaluation failed."""
+
+    update: int
+    final: bool
+    result: EvaluationResult | None
+    lease: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten:
+    """Cut `update` is on disk, verified, under `name`; or `error` says why not."""
+
+    update: int
+    name: str
+    digest: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """Somebody wants the run to checkpoint and end (SIGTERM, Ctrl-C, a caller)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fatal:
+    """The run cannot go on: bad input that only running could show, or the learner is lost."""
+
+    error: TruestepError
+
+
+Event = (
+    LearnerStarted
+    | ActorStarted
+    | FragmentMade
+    | UpdateMade
+    | ActorLost
+    | ActorSnapshot
+    | LearnerSnapshot
+    | EvaluationMade
+    | CheckpointWritten
+    | StopAsked
+    | Fatal
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartActor:
+    """Start a process for an actor, from a snapshot or fresh."""
+
+    actor: int
+    incarnation: int
+    snapshot: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect:
+    """Make one fragment for `update` with `weights` of `version`. An actor's commands are carried out in order."""
+
+    actor: int
+    update: int
+    term: int
+    version: int
+    weights: Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Make update number `update` from `frames`, in actor order, and publish it as `version`."""
+
+    update: int
+    term: int
+    version: int
+    frames: tuple[Handle, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotActor:
+    """Take an actor's state, after everything it was told before."""
+
+    actor: int
+    update: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotLearner:
+    """Take the learner's state, after everything it was told before."""
+
+    update: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluate:
+    """Play greedy episodes on `actor`, in environments of their own."""
+
+    actor: int
+    update: int
+    episodes: int
+    final: bool
+    weights: Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatState:
+    """One actor in a cut."""
+
+    actor: int
+    incarnation: int
+    restarts: int
+    quarantined: bool
+    snapshot: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A fragment that waits for its update."""
+
+    summary: FragmentSummary
+    frame: Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A consistent cut through the run after `update` updates: everything a resume needs.
+
+    Attributes:
+        update: updates committed.
+        term: the learner's term.
+        version: last version published.
+        env_steps: valid transitions of committed updates.
+        parameter_digest: after `update` updates.
+        accounts: at the cut; in flight are exactly the transitions of `frames`.
+        learner: handle of the learner's state.
+        seats: the actors, each after the collects that `frames` holds.
+        frames: fragments made for later updates, by update, in actor order.
+        evaluation: of these weights, if one was due.
+        final_evaluation: of these weights, if the run ends here.
+        final: the run ends here.
+    """
+
+    update: int
+    term: int
+    version: int
+    env_steps: int
+    parameter_digest: str
+    accounts: Accounts
+    learner: Handle
+    seats: tuple[SeatState, ...]
+    frames: dict[int, tuple[Held, ...]]
+    evaluation: EvaluationResult | None
+    final_evaluation: EvaluationResult | None
+    final: bool
+
+    @property
+    def score(self) -> float | None:
+        """What `best` is chosen by: the larger evaluation of these weights."""
+        result = self.final_evaluation or self.evaluation
+        return None if result is None else result.mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteCheckpoint:
+    """Write a cut to disk, without stalling anything."""
+
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A fact for the run record and the log."""
+
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The run is over.
+
+    Attributes:
+        status: finished, interrupted (checkpointed, resumable) or failed.
+        verdict: one sentence for people.
+        error: what failed, if anything did.
+    """
+
+    status: str
+    verdict: str
+    error: TruestepError | None = None
+
+
+Command = StartActor | Collect | Update | SnapshotActor | SnapshotLearner | Evaluate | WriteCheckpoint | Note | Finish
