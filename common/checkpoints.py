@@ -352,7 +352,7 @@ def _encode_tensors(tensors: Mapping[str, NDArray[Any]]) -> bytes:
             kind = f"dtype {tensor.dtype}" if isinstance(tensor, np.ndarray) else type(tensor).__name__
             raise CheckpointError(f"tensor {name!r} cannot be stored", got=kind, allowed=f"{sorted(DTYPES)}")
         # safetensors writes the raw buffer: without this a transposed array would come back scrambled
-        plain[name] = np.asarray(tensor, dtype=tensor.dtype.newbyteorder("="), order="C")
+        plain[name] = np.asarray(tensor, order="C")
     return bytes(safetensors.numpy.save(plain))
 
 

@@ -373,7 +373,7 @@ def test_a_file_cut_at_any_sixteenth_is_skipped(three: Path, file: str, sixteent
     path = three / "update-000000030" / file
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * sixteenth // 16])
-    assert_falls_back(three, file)
+    assert_falls_back(three, f"{file} is {'damaged' if file == MANIFEST else 'cut short'}")
 
 
 @pytest.mark.parametrize("file", [TENSORS, DOCUMENT, MANIFEST])

@@ -235,6 +235,7 @@ def test_unused_names_count_up(registry: RunRegistry) -> None:
     assert registry.unused_name("a") == "a-3"
     assert registry.unused_name("a", taken={"a-3"}) == "a-4"
     assert registry.unused_name("///") == "run"
+    assert registry.unused_name("x" * 200) == "x" * 90
 
 
 @given(base=st.text(max_size=120), taken=st.integers(0, 3))
@@ -435,6 +436,8 @@ def test_a_reader_sees_the_writer_at_work_and_cannot_write(registry: RunRegistry
     """WAL: readers neither block nor are blocked, not even by an open transaction."""
     create(registry)
     with RunRegistry.open(path, read_only=True) as reader:
+        with reader._database.reading() as session:
+            assert session.one("PRAGMA journal_mode") == {"journal_mode": "wal"}
         with registry._database.transaction("long") as session:
             session.change("UPDATE runs SET verdict = 'half'")
             assert reader.run("pong").verdict == ""
