@@ -123,10 +123,12 @@ class AsyncPort:
         sentinels = {process.sentinel: lane for lane, process in enumerate(self._vector.processes)}
         ready = connection.wait(list(sentinels), DEATH_NOTICE_S)
         dead = sorted(lane for sentinel, lane in sentinels.items() if sentinel in ready)
+        for lane in dead:
+            self._vector.processes[lane].join(DEATH_NOTICE_S)  # its pipes close a moment before it has an exit status
         codes = {lane: self._vector.processes[lane].exitcode for lane in dead}
-        lane = dead[0] if dead else None
         return EnvironmentFault(
-            f"{self._seat.describe(lane=lane)}: its process ended during {method.removeprefix('lane_')}",
+            f"{self._seat.describe(lane=dead[0] if dead else None)}: its process ended during "
+            f"{method.removeprefix('lane_')}",
             got=", ".join(f"lane {lane} {_in_words(code)}" for lane, code in codes.items()) or "no exit status",
             fix="the environment ended its own process; what it wrote to stderr is in the actor's log",
         )

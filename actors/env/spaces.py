@@ -111,8 +111,7 @@ class ActionWriter:
         if self._start is not None:
             return np.asarray(action + self._start, dtype=self._dtype)
         if self._bounds is not None:
-            clipped: NDArray[Any] = np.clip(np.asarray(action, dtype=self._dtype), *self._bounds)
-            return clipped
+            return np.asarray(np.clip(np.asarray(action, dtype=self._dtype), *self._bounds))
         return np.array(action, dtype=self._dtype)
 
 

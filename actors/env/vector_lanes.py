@@ -121,8 +121,9 @@ class VectorLanes:
         end = np.where(terminated, np.uint8(End.TERMINATED), truncated * np.uint8(End.TRUNCATED))
         fresh, self._ended = self._ended, ended if self.aligned else self._ended
         valid = ~fresh
-        if fresh.any():
-            self._reset_tick(fresh, ended, reward)
+        if self.aligned:
+            self._check_next_step(fresh & ended, infos)
+            self._reset_tick(fresh, reward)
         doomed, self._doomed = self._doomed, {}
         restart = None
         if not self.aligned and ended.any():
@@ -180,17 +181,19 @@ class VectorLanes:
             if not self._failed:  # else the first error is on its way up and says more
                 raise
 
-    def _reset_tick(self, fresh: NDArray[np.bool_], ended: NDArray[np.bool_], reward: NDArray[np.float64]) -> None:
+    def _check_next_step(self, twice: NDArray[np.bool_], infos: dict[str, Any]) -> None:
+        """What gives away an environment that declares NextStep and resets within the step all the same."""
+        fix = "declare the autoreset_mode that the environment really has"
+        if twice.any():
+            got = f"lanes {np.flatnonzero(twice)} ended in the tick after an end"
+            raise self._breach("end flags", got, "NextStep, as declared: that tick resets and ends nothing", fix=fix)
+        if "final_obs" in infos:
+            got = "final observations in infos"
+            raise self._breach("final_obs", got, "NextStep, as declared: the observation is the final one", fix=fix)
+
+    def _reset_tick(self, fresh: NDArray[np.bool_], reward: NDArray[np.float64]) -> None:
         reward[fresh] = 0.0
         self._broken &= ~fresh
-        both = np.flatnonzero(fresh & ended)
-        if both.size:
-            raise self._breach(
-                "an end flag in the tick after an end",
-                f"lane {both[0]} ended twice running",
-                "NextStep, as declared: the tick after an ended one resets and ends nothing",
-                fix="declare the autoreset_mode that the environment really has",
-            )
 
     def _restart(self, observation: Parts, ended: NDArray[np.bool_], infos: dict[str, Any]) -> tuple[Parts, Restart]:
         """True next observations, and the observations with which the ended lanes began again."""

@@ -1,0 +1,143 @@
+"""Environments that break their word: wrong values, non-finite values, exceptions, dead and hanging processes."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import threading
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+OBSERVATION = gymnasium.spaces.Box(-10, 10, (3,), np.float32)
+GOOD = np.array([1, 2, 3], np.float32)
+OUTCOMES: dict[str, Any] = {  # what step returns at tick `at`, by mode
+    "good": (GOOD, 1.0, False, False, {}),
+    "int_reward": (GOOD, 1, False, False, {}),
+    "scalar_array_reward": (GOOD, np.array(1.0), False, False, {}),
+    "bool_reward": (GOOD, np.True_, False, False, {}),
+    "numpy_flags": (GOOD, np.float32(1), np.False_, np.bool_(0), {}),
+    "narrow_obs": (GOOD.astype(np.float16), 1.0, False, False, {}),
+    "float64_obs": (GOOD.astype(np.float64), 1.0, False, False, {}),
+    "shape_obs": (GOOD.reshape(3, 1), 1.0, False, False, {}),
+    "none_obs": (None, 1.0, False, False, {}),
+    "reward_of_shape_1": (GOOD, np.array([1.0]), False, False, {}),
+    "text_reward": (GOOD, "1", False, False, {}),
+    "none_reward": (GOOD, None, False, False, {}),
+    "int_flag": (GOOD, 1.0, 0, False, {}),
+    "none_info": (GOOD, 1.0, False, False, None),
+    "four_values": (GOOD, 1.0, False, {}),
+    "none": None,
+}
+
+
+class WrongDtypeEnv(gymnasium.Env):
+    """Returns `OUTCOMES[mode]` from step number `at`, the good outcome before."""
+
+    def __init__(self, mode: str = "good", at: int = 2) -> None:
+        self.observation_space, self.action_space = OBSERVATION, gymnasium.spaces.Discrete(2)
+        self.mode, self.at, self.index = mode, at, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.index = 0
+        return GOOD if self.mode == "partial_reset" else (GOOD, {})  # type: ignore[return-value]
+
+    def step(self, action: Any) -> Any:
+        self.index += 1
+        return OUTCOMES[self.mode if self.index == self.at else "good"]
+
+
+class NaNRewardEnv(gymnasium.Env):
+    """Observation = step index; at step `at` the field becomes `value`. Length 6. The twin has another field name."""
+
+    def __init__(self, at: int = 3, value: float = float("nan"), field: str = "reward", length: int = 6) -> None:
+        self.observation_space, self.action_space = OBSERVATION, gymnasium.spaces.Discrete(2)
+        self.at, self.value, self.field, self.length, self.index, self.resets = at, value, field, length, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.index, self.resets = 0, self.resets + 1
+        bad = self.field == "reset" and self.resets == self.at
+        return np.full(3, self.value if bad else 0, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.index += 1
+        now = self.index == self.at
+        observation = np.full(3, self.index, np.float32)
+        if now and self.field == "obs":
+            observation[1] = self.value
+        reward = self.value if now and self.field == "reward" else 1.0
+        return observation, reward, self.index == self.length, False, {"x": self.value} if self.field == "info" else {}
+
+
+class NaNVectorEnv(VectorEnv):
+    """`NaNRewardEnv` in lane `lane`, sound elsewhere; only the lane's first episode is bad."""
+
+    def __init__(self, num_envs: int, mode: str = "NextStep", lane: int = 1, **kwargs: Any) -> None:
+        self.lanes = [NaNRewardEnv(**(kwargs if i == lane else kwargs | {"field": "none"})) for i in range(num_envs)]
+        self.vector = gymnasium.vector.SyncVectorEnv([lambda env=env: env for env in self.lanes], autoreset_mode=mode)
+        self.bad, self.num_envs, self.metadata = lane, num_envs, {"autoreset_mode": AutoresetMode(mode)}
+        self.single_observation_space, self.single_action_space = OBSERVATION, gymnasium.spaces.Discrete(2)
+        self.observation_space = batch_space(OBSERVATION, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self.vector.reset(**kwargs)
+
+    def step(self, actions: Any) -> Any:
+        outcome = self.vector.step(actions)
+        if self.lanes[self.bad].resets > 1 and self.lanes[self.bad].field != "reset":
+            self.lanes[self.bad].field = "none"
+        return outcome
+
+
+class FaultyEnv(WrongDtypeEnv):
+    """Well behaved but for `where` (init, reset, step, close; step number `at`), where it does `kind`."""
+
+    def __init__(self, kind: str = "raise", where: str = "step", at: int = 2, lane_pid: int = 0) -> None:
+        super().__init__()
+        self.kind, self.where, self.at, self.safe_pid = kind, where, at, lane_pid
+        self._maybe("init")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._maybe("reset")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        if self.index + 1 == self.at:
+            self._maybe("step")
+        return super().step(action)
+
+    def close(self) -> None:
+        self._maybe("close")
+
+    def _maybe(self, where: str) -> None:
+        if where != self.where or os.getpid() == self.safe_pid:
+            return
+        match self.kind:
+            case "raise":
+                raise RuntimeError("the simulator lost its licence")
+            case "sys_exit":
+                raise SystemExit(3)
+            case "exit":
+                os._exit(7)
+            case "segv":
+                faulthandler.disable()  # the dump would only clutter the test's output
+                ctypes.string_at(0)
+            case "hang":
+                threading.Event().wait()
+
+
+def not_installed() -> None:
+    """The entry point of an environment whose simulator is missing."""
+    raise ImportError("No module named 'simulator'")
+
+
+def no_env() -> dict[str, int]:
+    """An entry point that makes something else."""
+    return {}
