@@ -26,7 +26,7 @@ from typing import Any
 from common import clock as clocks
 from common import run_records as records
 from common.clock import Clock
-from common.database import Database, Row, Session
+from common.runs_database import Database, Row, Session
 from common.errors import ConfigError, RegistryError, RunNotFoundError
 from common.process_identity import ProcessIdentity
 from common.run_records import (
