@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common import database, runs
+from common import runs, runs_database
 from common.clock import ManualClock
 from common.errors import ConfigError, OutputError, RegistryError, RunNotFoundError
 from common.migrations import MIGRATIONS
@@ -453,7 +453,7 @@ def test_a_writer_that_hangs_is_named_as_the_reason(
 ) -> None:
     """Waiting for the lock has a deadline."""
     create(registry)
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(runs_database, "BUSY_TIMEOUT_S", 0.01)
     refused = pytest.raises(RegistryError, match=r"event E of run 'pong'.*locked.*find and stop it")
     with RunRegistry.open(path) as second, registry._database.transaction("long"), refused:
         second.record_event("pong", "E", {})
@@ -490,7 +490,7 @@ def test_migrations_go_step_by_step_and_keep_the_data(path: Path, monkeypatch: p
     with RunRegistry.open(path) as registry:
         create(registry)
     second = ("ALTER TABLE runs ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm'",)
-    monkeypatch.setattr(database, "MIGRATIONS", (*MIGRATIONS, second))
+    monkeypatch.setattr(runs_database, "MIGRATIONS", (*MIGRATIONS, second))
     with pytest.raises(RegistryError, match="older truestep; got schema 1; allowed: 2"):
         RunRegistry.open(path, read_only=True)
     for _ in range(2):
@@ -504,7 +504,7 @@ def test_a_migration_that_fails_leaves_the_schema_before_it(path: Path, monkeypa
     RunRegistry.open(path).close()
     broken = ("CREATE TABLE moods (mood TEXT)", "NONSENSE")
     with monkeypatch.context() as patch:
-        patch.setattr(database, "MIGRATIONS", (*MIGRATIONS, broken))
+        patch.setattr(runs_database, "MIGRATIONS", (*MIGRATIONS, broken))
         with pytest.raises(RegistryError, match="could not be opened"):
             RunRegistry.open(path)
     with RunRegistry.open(path) as registry, registry._database.reading() as session:
