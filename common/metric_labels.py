@@ -1,0 +1,94 @@
+"""Label values: closed sets, and what becomes of a name that is in none of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Set
+from enum import StrEnum
+from typing import TypeVar
+
+LabelT = TypeVar("LabelT", bound=StrEnum)
+logger = logging.getLogger(__name__)
+
+
+class Phase(StrEnum):
+    """Where the time of an update goes."""
+
+    INTAKE = "intake"
+    LEARN = "learn"
+    PUBLISH = "publish"
+
+
+class Statistic(StrEnum):
+    """What an algorithm says of an update, means over its gradient steps unless said otherwise."""
+
+    POLICY = "policy"
+    VALUE = "value"
+    ENTROPY = "entropy"
+    APPROXIMATE_KL = "approximate_kl"
+    CLIP_FRACTION = "clip_fraction"
+    GRADIENT_NORM = "gradient_norm"
+    CLIPPED_STEPS = "clipped_steps"  # number of steps
+    STOPPED_EARLY = "stopped_early"  # 1 if the KL limit ended the update
+    EXPLAINED_VARIANCE = "explained_variance"  # of the whole batch
+
+
+class DropReason(StrEnum):
+    """Why a produced transition, or its fragment, was not trained on."""
+
+    CORRUPT = "corrupt"
+    FOREIGN_RUN = "foreign_run"
+    OLD_TERM = "old_term"
+    OLD_LEASE = "old_lease"
+    OLD_INCARNATION = "old_incarnation"
+    DUPLICATE = "duplicate"
+    UNKNOWN_VERSION = "unknown_version"
+    STALE = "stale"
+    SKIPPED = "skipped"
+    ROLLED_BACK = "rolled_back"
+    OTHER = "other"  # a reason that this list lacks; logged, so that totals still add up
+
+
+class ActorState(StrEnum):
+    """Where an actor is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    QUARANTINED = "quarantined"
+
+
+class SaveResult(StrEnum):
+    """How writing a checkpoint ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+
+
+_REASONS = {reason.value: reason for reason in DropReason}
+
+
+class ClosedLabels:
+    """Keeps label values within their closed sets: one log record per set, however many names there are."""
+
+    def __init__(self) -> None:
+        self._logged: set[type[StrEnum]] = set()
+
+    def known_only(self, known: type[LabelT], given: Mapping[str, float]) -> dict[LabelT, float]:
+        """`given` without the names that `known` lacks."""
+        members = {member.value: member for member in known}
+        self._log(known, given.keys() - members.keys(), "not exported")
+        return {members[name]: value for name, value in given.items() if name in members}
+
+    def as_other(self, given: Mapping[str, int]) -> dict[DropReason, int]:
+        """`given` with unknown reasons summed up as OTHER, so that the total stays what it is."""
+        reasons = {name: _REASONS.get(name, DropReason.OTHER) for name in given}
+        self._log(DropReason, given.keys() - _REASONS.keys(), "counted as 'other'")
+        counts: dict[DropReason, int] = {}
+        for name, reason in reasons.items():
+            counts[reason] = counts.get(reason, 0) + given[name]
+        return counts
+
+    def _log(self, known: type[StrEnum], names: Set[str], what: str) -> None:
+        if names and known not in self._logged:
+            self._logged.add(known)
+            logger.warning("metrics: %s lacks %s: %s; told once", known.__name__, sorted(names), what)

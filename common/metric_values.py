@@ -1,0 +1,194 @@
+"""The numbers behind the metrics: plain Python values, one lock, copied as a whole for a scrape.
+
+    record:  with values.recording(): counter.add(3); histogram.observe(0.2)      one lock, CPU time accounted
+    scrape:  values.snapshot()                                                    all numbers of one moment
+
+Not prometheus_client's own Counter and Histogram, for one reason: their values are read one by one during a scrape, so
+what adds up in the process (produced = trained + dropped + in flight) would not add up in the scrape.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TypeVar
+
+from common.clock import NS_PER_S, thread_cpu_ns
+from common.metric_catalogue import PROCESS_METRICS_CPU, Kind, Metric
+
+
+@dataclass(slots=True)
+class Counter:
+    """A total that only grows."""
+
+    name: str
+    value: float = 0
+
+    def add(self, amount: float) -> None:
+        """Raises ValueError for a negative amount."""
+        if amount < 0:
+            raise ValueError(f"{self.name}: got {amount} to add, allowed: 0 or more; totals never go back")
+        self.value += amount
+
+    def read(self) -> float:
+        return self.value
+
+
+@dataclass(slots=True)
+class Gauge:
+    """A value that comes and goes; without a sample until it is first set."""
+
+    name: str
+    value: float | None = None
+
+    def set(self, value: float) -> None:
+        """Any float, NaN and infinities included."""
+        self.value = value
+
+    def read(self) -> float | None:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A histogram at one moment: observations at or below each bound and below +Inf, and their sum."""
+
+    cumulative: tuple[int, ...]
+    sum: float
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts by bucket. NaN is counted above every bound."""
+
+    name: str
+    bounds: tuple[float, ...]
+    sum: float = 0.0
+    counts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self.counts[-1 if math.isnan(value) else bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def read(self) -> Distribution:
+        return Distribution(tuple(accumulate(self.counts)), self.sum)
+
+
+@dataclass(slots=True)
+class Info:
+    """One series of value 1 whose labels are facts; absent until set, replaced when set again."""
+
+    name: str
+    facts: dict[str, str] | None = None
+
+    def set(self, facts: Mapping[str, str]) -> None:
+        self.facts = dict(facts)
+
+    def read(self) -> dict[str, str] | None:
+        return self.facts
+
+
+Cell = Counter | Gauge | Histogram | Info
+Reading = float | Distribution | dict[str, str]
+CellT = TypeVar("CellT", Counter, Gauge, Histogram, Info)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One series at the moment of a snapshot.
+
+    Attributes:
+        label: value of the metric's label; "" if it has none.
+        reading: its number, distribution or facts.
+    """
+
+    label: str
+    reading: Reading
+
+
+class Values:
+    """All cells of one process. Cells are made once and shared: two actors of one process add to the same totals."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cells: dict[tuple[Metric, str], Cell] = {}
+        self._cpu_seconds = self.counter(PROCESS_METRICS_CPU)
+
+    def counter(self, metric: Metric, label: str = "") -> Counter:
+        """The total of `metric`; starts at 0, exported from now on."""
+        assert metric.kind is Kind.COUNTER, metric
+        return self._shared(metric, label, Counter(_series_name(metric, label)))
+
+    def gauge(self, metric: Metric, label: str = "") -> Gauge:
+        """The value of `metric`."""
+        assert metric.kind is Kind.GAUGE, metric
+        return self._shared(metric, label, Gauge(_series_name(metric, label)))
+
+    def histogram(self, metric: Metric, label: str = "") -> Histogram:
+        """The distribution of `metric`."""
+        assert metric.kind is Kind.HISTOGRAM, metric
+        return self._shared(metric, label, Histogram(_series_name(metric, label), metric.buckets))
+
+    def info(self, metric: Metric) -> Info:
+        """The facts of `metric`."""
+        assert metric.kind is Kind.INFO, metric
+        return self._shared(metric, "", Info(metric.name))
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time spent in `recording` and reported to `account`, by all threads."""
+        return self._cpu_seconds.value
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Cells may be changed inside, and no snapshot sees half of it."""
+        start_ns = thread_cpu_ns()
+        with self._lock:
+            try:
+                yield
+            finally:
+                self._cpu_seconds.value += (thread_cpu_ns() - start_ns) / NS_PER_S
+
+    def account(self, cpu_ns: int) -> None:
+        """Add CPU time spent on metrics outside `recording`."""
+        with self._lock:
+            self._cpu_seconds.value += cpu_ns / NS_PER_S
+
+    def snapshot(self) -> dict[Metric, list[Sample]]:
+        """Every series that has a value, by metric, all of one moment."""
+        with self._lock:
+            readings = [(metric, label, cell.read()) for (metric, label), cell in self._cells.items()]
+        samples: dict[Metric, list[Sample]] = {}
+        for metric, label, reading in readings:
+            if reading is not None:
+                samples.setdefault(metric, []).append(Sample(label=label, reading=reading))
+        return samples
+
+    def _shared(self, metric: Metric, label: str, fresh: CellT) -> CellT:
+        with self._lock:
+            cell = self._cells.setdefault((metric, label), fresh)
+        assert isinstance(cell, type(fresh)), metric
+        return cell
+
+
+def set_totals(totals: Iterable[tuple[Counter, float]]) -> None:
+    """Set counters to exact totals, all or none. Raises ValueError if one would go back."""
+    pairs = list(totals)
+    for counter, total in pairs:
+        if not total >= counter.value:
+            raise ValueError(f"{counter.name}: got {total}, allowed: {counter.value} or more; totals never go back")
+    for counter, total in pairs:
+        counter.value = total
+
+
+def _series_name(metric: Metric, label: str) -> str:
+    return metric.name if metric.label is None else f"{metric.name}{{{metric.label.name}={label!r}}}"

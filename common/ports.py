@@ -1,0 +1,62 @@
+"""TCP ports: a range to choose from, and who holds one that is taken."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import ConfigError
+
+MAX_PORT = 65_535
+PORTS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortRange:
+    """Ports to try in order; 0 to 0 is any free one.
+
+    Attributes:
+        first: lowest port.
+        last: highest port, included.
+    """
+
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        if not (self.first == self.last == 0 or 1 <= self.first <= self.last <= MAX_PORT):
+            raise ConfigError(
+                "ports for metrics", got=str(self), allowed=f'"0", a port, or "first-last" within 1 to {MAX_PORT}'
+            )
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+    @staticmethod
+    def parse(text: str) -> PortRange:
+        """ "0" any free port, "9100" exactly that one, "9100-9199" the first free one. Raises ConfigError."""
+        match = PORTS.fullmatch(text.strip())
+        if match is None:
+            raise ConfigError("ports for metrics", got=repr(text), allowed='"0", "9100" or "9100-9199"')
+        first, last = match.groups()
+        return PortRange(first=int(first), last=int(last or first))
+
+
+def port_holder(port: int) -> str | None:
+    """Who listens on `port`, as far as this user may see."""
+    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if str(link.readlink()) in inodes:
+                process = link.parent.parent
+                return f"held by process {process.name} ({(process / 'comm').read_text().strip()})"
+        except OSError:
+            continue  # gone, or another user's
+    return "held by a process of another user" if inodes else None
+
+
+def _listening_inodes(port: int) -> list[str]:
+    tables = [table for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if table.exists()]
+    rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
+    return [row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[3] == "0A"]  # 0A: LISTEN
