@@ -249,6 +249,8 @@ def _custom(observation: SpaceSpec, action: ArraySpec, net: NetConfig) -> nn.Mod
         raise ConfigError(
             "net.factory cannot be imported", got=f"{net.factory!r} ({error})", allowed="'module:function' on the path"
         ) from error
+    if not callable(factory):
+        raise ConfigError("net.factory is no function", got=f"{net.factory!r}, {type(factory)}", allowed="a function")
     body = factory(observation, action, net)
     if not isinstance(body, nn.Module):
         raise ConfigError(f"net.factory {net.factory!r} returned no network", got=type(body), allowed="torch.nn.Module")
@@ -259,25 +261,28 @@ def _check_output(model: ActorCritic, observation: SpaceSpec, num_parameters: in
     """One dry pass over two rows of zeros: a network that does not fit its spaces fails here, not in an actor."""
     rows = {n: torch.zeros((2, *s.shape), dtype=getattr(torch, s.dtype)) for n, s in observation}
     with torch.no_grad():
-        parameters, value = model(rows)
-    if tuple(parameters.shape) != (2, num_parameters) or tuple(value.shape) != (2,):
+        output = model.body(rows)
+    parts = output if isinstance(output, tuple) else (output,)
+    got = [tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__ for part in parts]
+    if got != [(2, num_parameters), (2,)]:
         raise ConfigError(
             "network output does not fit the action space",
-            got=f"parameters {tuple(parameters.shape)}, value {tuple(value.shape)} for 2 rows",
-            allowed=f"parameters (2, {num_parameters}), value (2,)",
+            got=f"{got} for 2 rows",
+            allowed=f"(parameters (2, {num_parameters}), value (2,))",
         )
 
 
 def _check_state(model: ActorCritic) -> None:
     """Everything that travels is a float32 parameter: one flat vector, one digest."""
-    if buffers := [name for name in model.state_dict() if name not in dict(model.named_parameters())]:
+    parameters = dict(model.named_parameters(remove_duplicate=False))  # tied weights go by several names
+    if buffers := [name for name in model.state_dict() if name not in parameters]:
         raise ConfigError(
             "the network holds state outside its parameters",
             got=buffers,
             allowed="parameters only",
             fix="make constants non-persistent: register_buffer(..., persistent=False)",
         )
-    if odd := {name: p.dtype for name, p in model.named_parameters() if p.dtype != torch.float32}:
+    if odd := {name: p.dtype for name, p in parameters.items() if p.dtype != torch.float32}:
         raise ConfigError("network parameters of another dtype", got=odd, allowed="float32")
 
 
@@ -301,8 +306,9 @@ def _last_linear(module: Any) -> nn.Module:
 def _orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> Tensor:
     """Rows (or columns) orthonormal times `gain` (Saxe et al., 2014), drawn in float64 from the run's own stream."""
     rows, columns = shape[0], math.prod(shape[1:])
-    square = generator.standard_normal((max(rows, columns), min(rows, columns)))
-    q, r = np.linalg.qr(square)
-    q *= np.sign(np.diagonal(r))
+    square = torch.from_numpy(generator.standard_normal((max(rows, columns), min(rows, columns))))
+    q, r = torch.linalg.qr(square)
+    q *= torch.sign(torch.diagonal(r))
     matrix = q if rows >= columns else q.T
-    return torch.from_numpy(np.ascontiguousarray(gain * matrix, dtype=np.float32)).reshape(shape)
+    weights: Tensor = (gain * matrix).to(torch.float32).contiguous()
+    return weights.reshape(shape)

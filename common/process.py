@@ -91,3 +91,18 @@ def signals_deferred(*numbers: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def intra_op_threads(count: int) -> Iterator[None]:
+    """torch computes with `count` threads inside the block: results depend on it in the last bits.
+
+    Processes of a run set theirs once; engine `inline` has to do it for each component in turn.
+    """
+    torch = sys.modules["torch"]
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -20,6 +20,7 @@ from common.clock import Clock
 from common.errors import CheckpointError, ConfigError
 from common.fragment import Fragment, FragmentLayout
 from common.nets import NetConfig, make_actor_critic
+from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
 from common.weights import WeightsHeader, encode_weights, parameter_digest
 from learner.algorithms.ppo import PPO, PPOConfig, UpdateOutcome
@@ -28,7 +29,6 @@ from learner.gradient_step import GradientStep
 from learner.intake import Accepted, Intake, Refused
 from learner.optimiser import Optimiser, OptimiserConfig
 from learner.parallel.reducer import OneRank
-from common.parameters import FlatParameters
 from learner.state import LearnerState
 
 RANK = 0
@@ -111,10 +111,11 @@ class UpdateReport:
         update, term, version: as ordered.
         trained: whether at least one gradient step was committed. If not, parameters are as before.
         verdicts: one per document, in the order given.
+        steps: gradient steps committed.
         skipped_steps: gradient steps skipped for a non-finite gradient.
         skipped_at: first parameter whose gradient was non-finite.
         lag: largest lag of the accepted fragments, in updates.
-        gaps: fragments that never arrived before the accepted ones.
+        gaps: fragments of known incarnations that never arrived before those of this order.
         parameter_digest: SHA-256 of the parameters after the update.
         learning_rate: of this update.
         statistics: losses and diagnostics, means over gradient steps.
@@ -126,6 +127,7 @@ class UpdateReport:
     version: int
     trained: bool
     verdicts: tuple[FragmentVerdict, ...]
+    steps: int
     skipped_steps: int
     skipped_at: str
     lag: int
@@ -186,10 +188,11 @@ class LearnerRank:
             version=order.publish_as,
             trained=outcome.committed > 0,
             verdicts=tuple(_verdict(judgement) for judgement in judged),
+            steps=outcome.committed,
             skipped_steps=outcome.skipped,
             skipped_at=outcome.skipped_at,
             lag=max((verdict.lag for verdict in accepted), default=0),
-            gaps=sum(verdict.gap for verdict in accepted),
+            gaps=sum(judgement.gap for judgement in judged),
             parameter_digest=parameter_digest(self._parameters.numpy()),
             learning_rate=rate,
             statistics=outcome.statistics,

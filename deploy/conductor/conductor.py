@@ -50,18 +50,25 @@ UPDATES_AHEAD = 2  # one running, one queued behind it
 
 
 class Conductor:
-    """Decides a run of synchronous updates, with a policy lag of 0 or 1."""
+    """Decides a run of synchronous updates, with a policy lag of 0 or 1.
 
-    def __init__(self, plan: Plan, *, first_version: int, resumed: Cut | None = None) -> None:
+    Args:
+        plan: what to do.
+        versions: numbers for publications, in ascending order, each persisted before it is handed out.
+        resumed: the cut to go on from.
+    """
+
+    def __init__(self, plan: Plan, *, versions: Iterator[int], resumed: Cut | None = None) -> None:
         self.plan = plan
         self.accounts = Accounts() if resumed is None else resumed.accounts.copy()
         self.term = 0 if resumed is None else resumed.term
         self.committed = self.issued = 0 if resumed is None else resumed.update
         self.env_steps = 0 if resumed is None else resumed.env_steps
+        self.version = 0
         self.parameter_digest = ""
         self.finish: Finish | None = None
         self._steps_issued = self.env_steps
-        self._next_version = first_version + 1
+        self._versions = versions
         self._weights: dict[int, tuple[int, Handle]] = {}
         self._frames: dict[int, dict[int, Held]] = {}
         self._issued_frames: dict[int, list[Held]] = {}
@@ -127,6 +134,7 @@ class Conductor:
         match event:
             case LearnerStarted():
                 self._weights[event.updates] = (event.version, event.weights)
+                self.version = event.version
                 self.parameter_digest = event.parameter_digest
                 if self._complete():
                     self._final_update = self.committed
@@ -184,7 +192,7 @@ class Conductor:
             else:
                 self.accounts.drop(SKIPPED, held.summary.num_valid)
         self.committed = report.update + 1
-        self.parameter_digest = report.parameter_digest
+        self.version, self.parameter_digest = report.version, report.parameter_digest
         self._weights[self.committed] = (report.version, event.weights)
         self._weights.pop(self.committed - self.plan.policy_lag - 1, None)
         yield from self._on_skips(event)
@@ -330,10 +338,9 @@ class Conductor:
             yield Update(
                 update=self.issued,
                 term=self.term,
-                version=self._next_version,
+                version=next(self._versions),
                 frames=tuple(held.frame for held in ordered),
             )
-            self._next_version += 1
             self.issued += 1
             yield from self._open_cut_if_due()
 
@@ -388,7 +395,7 @@ class Conductor:
         if cut is None or cut.accounts is not None:
             return
         cut.accounts = self.accounts.copy()
-        cut.term, cut.version = self.term, self._weights[self.committed][0]
+        cut.term, cut.version = self.term, self.version
         cut.env_steps, cut.parameter_digest = self.env_steps, self.parameter_digest
 
     def _ask_evaluation(self, *, final: bool) -> None:

@@ -1,0 +1,145 @@
+"""The command `truestep`. Exit codes: 0 finished, 1 failed, 2 bad input, 75 checkpointed and resumable."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional, UseAppendAction, arg
+
+from common.errors import EXIT_BAD_INPUT, EXIT_FAILED, TruestepError
+
+Out = Annotated[Path, arg(help="Output directory: the run registry, and one directory per run.")]
+Json = Annotated[bool, arg(name="json", help="Print one JSON object on stdout, and nothing else there.")]
+EnvId = Positional[Annotated[str, arg(metavar="ENV", help="Gymnasium id, or module:Id for a package of your own.")]]
+RunName = Positional[Annotated[str, arg(metavar="RUN", help="Name of a run; see `truestep runs`.")]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train a policy."""
+
+    env: Positional[
+        Annotated[str, arg(metavar="ENV", help="Gymnasium id, or module:Id for a package of your own.")]
+    ] = ""
+    algo: Literal["ppo"] | None = None
+    """Algorithm; its defaults come from the recipe of the environment."""
+    actors: int | None = None
+    """Actor processes."""
+    lanes: int | None = None
+    """Environments of each actor."""
+    rows: int | None = None
+    """Ticks of a fragment; an update takes actors x lanes x rows."""
+    steps: int | None = None
+    """Environment steps to train for."""
+    seed: int | None = None
+    """Root of every random stream."""
+    config: Path | None = None
+    """TOML file with any part of the configuration."""
+    set_: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")] = ()
+    """Any single value, as in --set ppo.clip=0.1; may be repeated."""
+    engine: Literal["ray", "inline"] | None = None
+    """ray: processes. inline: everything in this process."""
+    policy_lag: Literal[0, 1] | None = None
+    """1 collects for the next update while one is made."""
+    out: Out = Path("runs")
+    run: str = ""
+    """Name of the run; made from environment, algorithm and seed if not given."""
+    resume: Literal["auto", "never"] = "never"
+    """auto: go on with --run if it exists."""
+    init_from: str = ""
+    """Begin from the newest weights of this run in the same output directory."""
+    stop_at_return: float | None = None
+    """End early once an evaluation's mean return reaches this."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Go on with a run from its newest good checkpoint."""
+
+    run: RunName
+    out: Out = Path("runs")
+    take_over: bool = False
+    """Take the run from a driver on another host that is known to be gone."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Play greedy episodes with a trained policy."""
+
+    run: RunName
+    episodes: int = 100
+    """Fresh episodes."""
+    seed: int = 0
+    """Which episodes: another seed, other episodes."""
+    checkpoint: str = "newest"
+    """newest, best, or a checkpoint's name."""
+    out: Out = Path("runs")
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """List runs, newest first."""
+
+    limit: int = 50
+    """How many."""
+    out: Out = Path("runs")
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """Show one run: where it stands, what became of every transition, what happened."""
+
+    run: RunName
+    out: Out = Path("runs")
+    json: Json = False
+
+
+Command = Train | Resume | Evaluate | Runs | Show
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the command; ends the process with the exit code."""
+    commands: dict[str, Any] = {"train": Train, "evaluate": Evaluate, "resume": Resume, "runs": Runs, "show": Show}
+    command = tyro.extras.subcommand_cli_from_dict(commands, prog="truestep", description=__doc__, args=arguments)
+    sys.exit(run_command(command))
+
+
+def run_command(command: Command) -> int:
+    """Carry out a command; returns the exit code. Errors of ours are one message, never a traceback."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # before numpy is imported: a second thread in BLAS changes the last bits
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # the user's own package, as with `python -m`
+    try:
+        from deploy import commands
+
+        return commands.carry_out(command)
+    except TruestepError as error:
+        print_error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("truestep: interrupted", file=sys.stderr)
+        return EXIT_FAILED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+
+
+def print_error(error: TruestepError) -> None:
+    """The message, and the long material (a traceback from the user's own code) after it."""
+    print(f"truestep: {error}", file=sys.stderr)
+    if error.detail and error.exit_code != EXIT_BAD_INPUT:
+        print(error.detail, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

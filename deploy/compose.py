@@ -1,0 +1,93 @@
+"""Configuration to the records that processes are made from. Objects are built where they run, from these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.env.make import read_specs
+from actors.worker import ActorConfig
+from common.errors import ConfigError, WireError
+from common.fragment import FragmentLayout
+from common.nets import make_actor_critic
+from common.rng import Purpose, Role, Streams
+from common.wire import MAX_FRAME_BYTES
+from deploy.config import RunConfig
+from learner.rank import RankConfig
+
+ACTOR_THREADS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """A run ready to be started.
+
+    Attributes:
+        run: its name.
+        config: the whole configuration.
+        layout: of its fragments.
+    """
+
+    run: str
+    config: RunConfig
+    layout: FragmentLayout
+
+    def rank(self) -> RankConfig:
+        """What the learner rank is made from."""
+        config = self.config
+        return RankConfig(
+            run=self.run,
+            seed=config.seed,
+            horizon_updates=config.horizon_updates,
+            max_lag=config.policy_lag,
+            layout=self.layout,
+            learner=config.learner,
+            net=config.net,
+            optimiser=config.optimiser,
+            ppo=config.ppo,
+        )
+
+    def actor(self, actor: int, *, incarnation: int, lease: str, fault_report: str) -> ActorConfig:
+        """What one actor is made from."""
+        return ActorConfig(
+            run=self.run,
+            seed=self.config.seed,
+            actor=actor,
+            incarnation=incarnation,
+            lease=lease,
+            env=self.config.env,
+            net=self.config.net,
+            layout=self.layout,
+            fault_report=fault_report,
+        )
+
+
+def compose(run: str, config: RunConfig) -> Composition:
+    """Look at the environment once and fit everything to it: what does not fit fails here, before anything starts.
+
+    Raises:
+        UserError: unknown environment, unsupported space, a network that does not fit, fragments too large.
+    """
+    observation, action = read_specs(config.env)
+    layout = FragmentLayout(
+        num_rows=config.actors.rows, num_lanes=config.actors.lanes, observation=observation, action=action
+    )
+    check_size(layout)
+    checker = Streams(config.seed).generator(Role.CHECKER, 0, purpose=Purpose.INITIALISE)
+    make_actor_critic(observation, action, config.net, checker)
+    config.learner.torch_device()
+    return Composition(run=run, config=config, layout=layout)
+
+
+def check_size(layout: FragmentLayout) -> None:
+    """Refuse fragments that no frame can hold, in numbers the user can act on."""
+    try:
+        num_bytes = layout.frame_layout().payload_bytes
+    except WireError as error:
+        raise ConfigError("fragments cannot be made", got=error) from None
+    if num_bytes >= MAX_FRAME_BYTES:
+        raise ConfigError(
+            "a fragment is too large",
+            got=f"{num_bytes / 2**30:.1f} GiB for {layout.num_rows} rows of {layout.num_lanes} lanes",
+            allowed=f"below {MAX_FRAME_BYTES / 2**30:.0f} GiB",
+            fix="use fewer actors.rows or actors.lanes",
+        )

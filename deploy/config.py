@@ -1,0 +1,295 @@
+"""The configuration of a run: a tree of the components' own records, and the only checks that look across them.
+
+Layers, each over the one before: the records' defaults, the recipe of the environment, the user's TOML file, flags.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from actors.env.config import EnvConfig
+from actors.evaluate import EvaluationConfig
+from common.errors import ConfigError
+from common.nets import NetConfig
+from deploy.conductor.plan import Plan
+from learner.algorithms.ppo import PPOConfig
+from learner.optimiser import OptimiserConfig
+from learner.rank import LearnerConfig
+
+MAX_LANES = 65_536
+MAX_FRAGMENT_ROWS = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorsConfig:
+    """How experience is collected.
+
+    Attributes:
+        num: actor processes.
+        lanes: environments of each actor, B.
+        rows: ticks of a fragment, T.
+        max_restarts: restarts of one actor before it is given up; the run goes on while any actor lives.
+    """
+
+    num: int = 2
+    lanes: int = 8
+    rows: int = 128
+    max_restarts: int = 3
+
+    def __post_init__(self) -> None:
+        limits = {"num": 4096, "lanes": MAX_LANES, "rows": MAX_FRAGMENT_ROWS}
+        for name, most in limits.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise ConfigError(f"actors.{name}", got=getattr(self, name), allowed=f"1 to {most:,}")
+        if self.max_restarts < 0:
+            raise ConfigError("actors.max_restarts", got=self.max_restarts, allowed="0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """When the run is saved.
+
+    Attributes:
+        every: updates between checkpoints; 0 saves with each evaluation and at the end.
+        keep_last: newest checkpoints kept; the best is kept besides.
+    """
+
+    every: int = 0
+    keep_last: int = 3
+
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ConfigError("checkpoint.every", got=self.every, allowed="0 or more updates")
+        if self.keep_last < 1:
+            raise ConfigError("checkpoint.keep_last", got=self.keep_last, allowed="1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """Where processes serve `/metrics`, and the driver `/targets` for Prometheus to find them.
+
+    Attributes:
+        enabled: false serves nothing.
+        host: address to bind; the default is reachable from this machine only.
+        port: of the driver: a port, a range "first-last" (the first free one), or "0" for any free one.
+        process_ports: likewise for actors and learner.
+    """
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: str = "0"
+    process_ports: str = "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineConfig:
+    """How long the driver waits before it gives a process up. Environments have deadlines of their own (env).
+
+    Attributes:
+        start_s: for a process to start, environments included.
+        collect_s: for one fragment.
+        update_s: for one update.
+        evaluate_s: for one evaluation.
+        snapshot_s: for a process to hand over its state.
+        checkpoint_s: for a checkpoint to be written.
+    """
+
+    start_s: float = 180.0
+    collect_s: float = 300.0
+    update_s: float = 600.0
+    evaluate_s: float = 900.0
+    snapshot_s: float = 120.0
+    checkpoint_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            if not 0.0 < getattr(self, each.name) < math.inf:
+                raise ConfigError(f"deadlines.{each.name}", got=getattr(self, each.name), allowed="above 0, finite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything that decides what a run computes and how it is carried out.
+
+    Attributes:
+        algo: the algorithm.
+        seed: root of every random stream.
+        steps: environment steps after which the run ends.
+        engine: ray = processes; inline = everything in this process, deterministic and easy to debug. Both give the
+            same parameters, bit for bit.
+        policy_lag: 0 collects and learns in turn; 1 collects for the next update while one is made.
+        stop_at_return: end early once an evaluation's mean return reaches this.
+    """
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    algo: Literal["ppo"] = "ppo"
+    seed: int = 0
+    steps: int = 100_000
+    engine: Literal["ray", "inline"] = "ray"
+    policy_lag: int = 1
+    stop_at_return: float | None = None
+    actors: ActorsConfig = field(default_factory=ActorsConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    net: NetConfig = field(default_factory=NetConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
+
+    def __post_init__(self) -> None:
+        self.env.validate()
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError("seed", got=self.seed, allowed="0 to 2**63 - 1")
+        if self.stop_at_return is not None:
+            if math.isnan(self.stop_at_return):
+                raise ConfigError("stop_at_return", got="nan", allowed="a number")
+            if not self.evaluation.every:
+                raise ConfigError(
+                    "stop_at_return needs evaluations during the run",
+                    got="evaluation.every = 0",
+                    allowed="1 or more updates",
+                )
+        if self.ppo.minibatch > self.rows_per_update:
+            raise ConfigError(
+                "ppo.minibatch is larger than an update",
+                got=self.ppo.minibatch,
+                allowed=f"at most actors.num x actors.lanes x actors.rows = {self.rows_per_update}",
+            )
+        self.plan()
+
+    @property
+    def rows_per_update(self) -> int:
+        """actors.num x actors.lanes x actors.rows."""
+        return self.actors.num * self.actors.lanes * self.actors.rows
+
+    @property
+    def horizon_updates(self) -> int:
+        """Updates that schedules run over: ceil(steps / rows_per_update). A run makes a few more, since reset rows
+        are no steps; past the horizon a schedule stays at its end."""
+        return math.ceil(self.steps / self.rows_per_update)
+
+    def plan(self) -> Plan:
+        """What the conductor needs of it."""
+        return Plan(
+            num_actors=self.actors.num,
+            policy_lag=self.policy_lag,
+            total_steps=self.steps,
+            evaluate_every=self.evaluation.every,
+            episodes=self.evaluation.episodes,
+            final_episodes=self.evaluation.final_episodes,
+            checkpoint_every=self.checkpoint.every,
+            stop_at_return=self.stop_at_return,
+            max_restarts=self.actors.max_restarts,
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """JSON values; `parse_config` reads them back."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return plain
+
+
+_ADAPTER: TypeAdapter[RunConfig] = TypeAdapter(RunConfig)
+
+
+def parse_config(plain: Mapping[str, Any]) -> RunConfig:
+    """A configuration from nested plain values. Strict: no unknown key, no conversion of types.
+
+    Raises:
+        ConfigError: naming the key by its full path, what was got and what is allowed.
+    """
+    try:
+        text = json.dumps(plain)
+    except (TypeError, ValueError) as error:
+        raise ConfigError("configuration holds a value that is not plain", got=error, allowed="TOML values") from None
+    try:
+        return _ADAPTER.validate_json(text, strict=True, extra="forbid")
+    except ValidationError as error:
+        raise _first_fault(error) from None
+
+
+def _first_fault(error: ValidationError) -> ConfigError:
+    fault = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in fault["loc"])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        known = _keys_at(fault["loc"][:-1])
+        close = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else ""
+        return ConfigError(f"unknown configuration key {path!r}{more}", allowed=", ".join(known), fix=hint)
+    message = fault["msg"].removeprefix("Input should be ")
+    return ConfigError(f"configuration key {path!r}{more}", got=repr(fault["input"]), allowed=message)
+
+
+def _keys_at(path: Iterable[Any]) -> list[str]:
+    kind: Any = RunConfig
+    for part in path:
+        default = next(each for each in dataclasses.fields(kind) if each.name == part).default_factory
+        kind = cast(Any, default)
+    return [each.name for each in dataclasses.fields(kind)]
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, table by table. `env.kwargs` of another layer is replaced whole, not mixed."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(under, Mapping) and key != "kwargs":
+            merged[key] = merge(under, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as plain values. Raises ConfigError naming file, line and fault."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("configuration file does not exist", got=path) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path} cannot be read", got=error) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"configuration file {path} is not TOML", got=error) from None
+
+
+def recipe(algo: str, env_id: str) -> tuple[str, dict[str, Any]]:
+    """Name and values of the recipe shipped for an environment, or of the algorithm's default."""
+    folder = resources.files("deploy") / "recipes"
+    bare = env_id.rpartition(":")[2].replace("/", "-")
+    for name in (f"{algo}-{bare}", f"{algo}-default"):
+        file = folder / f"{name}.toml"
+        if file.is_file():
+            return name, tomllib.loads(file.read_text(encoding="utf-8"))
+    raise ConfigError("algorithm without a recipe", got=algo, allowed="ppo")
+
+
+def setting(text: str) -> dict[str, Any]:
+    """`a.b=value` as nested values; the value is read as TOML, and as a bare string where it is not TOML.
+
+    Raises:
+        ConfigError: no `=`, or no key.
+    """
+    path, equals, value = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError("--set", got=text, allowed="key.path=value")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    for key in reversed(keys):
+        parsed = {key: parsed}
+    return cast(dict[str, Any], parsed)

@@ -1,0 +1,63 @@
+"""Starting and joining Ray: embedded when no cluster is named, with as many logical CPUs as the run has processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+
+import ray
+
+from common.errors import OutputError, RunFailedError
+
+MIN_OBJECT_STORE_BYTES = 256 * 2**20
+
+
+def connect(*, num_processes: int, object_store_bytes: int) -> bool:
+    """Join the cluster named by RAY_ADDRESS, or start an embedded one; True if embedded.
+
+    An embedded node counts processes, not cores: each of ours is granted its logical CPU whatever the machine has.
+
+    Raises:
+        RunFailedError: the cluster cannot be reached or started, or has too few CPUs.
+    """
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = os.environ.get("RAY_ADDRESS", "")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if address:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                _check_cluster(num_processes)
+                return False
+            ray.init(
+                address="local",
+                num_cpus=max(num_processes, os.cpu_count() or 1),
+                object_store_memory=max(MIN_OBJECT_STORE_BYTES, object_store_bytes),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
+        where = f"cluster at {address}" if address else "embedded Ray"
+        raise RunFailedError(f"{where} cannot be used", got=error, fix="see the logs under the Ray session") from error
+    return True
+
+
+def _check_cluster(num_processes: int) -> None:
+    available = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+    if available < num_processes:
+        raise OutputError(
+            "the Ray cluster is too small",
+            got=f"{available} CPUs",
+            allowed=f"at least {num_processes}: one for each actor and one for the learner",
+            fix="use fewer --actors",
+        )
+
+
+def disconnect() -> None:
+    """Leave the cluster; an embedded one is shut down."""
+    ray.shutdown()

@@ -1,0 +1,138 @@
+"""What the run registry is told, and when. Rows are gathered and written together; nothing here decides."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from actors.evaluate import EvaluationResult
+from common.checkpoints import CheckpointStore
+from common.clock import NS_PER_S, Clock
+from common.runs import CheckpointRecord, EvaluationRecord, RunRegistry, UpdateRecord
+from deploy.conductor.conductor import Conductor
+from deploy.conductor.messages import (
+    ActorStarted,
+    CheckpointWritten,
+    EvaluationMade,
+    Event,
+    FragmentMade,
+    Note,
+    UpdateMade,
+)
+
+FLUSH_EVERY_S = 1.0
+
+
+class Record:
+    """Writes one run into the registry that this process drives."""
+
+    def __init__(
+        self, registry: RunRegistry, store: CheckpointStore, run: str, clock: Clock, *, wall_before_s: float
+    ) -> None:
+        self._registry = registry
+        self._store = store
+        self._run = run
+        self._clock = clock
+        self._wall_before_s = wall_before_s
+        self._start_ns = clock.now_ns()
+        self._flushed_ns = self._start_ns
+        self._rows: list[UpdateRecord] = []
+        self._returns: list[float] = []
+        self._facts_noted: set[str] = set()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of driving so far, over all resumes, on the monotonic clock."""
+        return self._wall_before_s + (self._clock.now_ns() - self._start_ns) / NS_PER_S
+
+    def observe(self, event: Event, conductor: Conductor) -> None:
+        """Take an event that the conductor has taken in."""
+        match event:
+            case FragmentMade():
+                self._returns.extend(event.summary.episode_returns)
+            case UpdateMade():
+                self._rows.append(self._update_record(event, conductor))
+                self._returns.clear()
+                if (self._clock.now_ns() - self._flushed_ns) / NS_PER_S >= FLUSH_EVERY_S:
+                    self.flush()
+            case EvaluationMade(result=EvaluationResult() as result):
+                self.flush()
+                self._registry.record_evaluation(evaluation_record(self._run, event.update, result))
+            case CheckpointWritten(error=""):
+                self._checkpoint(event)
+            case ActorStarted():
+                self._note_facts(event)
+            case _:
+                pass
+
+    def note(self, note: Note) -> None:
+        """Record a fact as an event."""
+        self._registry.record_event(self._run, note.kind, note.data)
+
+    def flush(self) -> None:
+        """Write the gathered rows."""
+        self._flushed_ns = self._clock.now_ns()
+        self._registry.record_updates(self._rows, wall_s=self.wall_s)
+        self._rows = []
+
+    def _update_record(self, event: UpdateMade, conductor: Conductor) -> UpdateRecord:
+        report, accounts = event.report, conductor.accounts
+        mean_return = float(np.mean(self._returns)) if self._returns else math.nan
+        statistics: dict[str, float] = {
+            **report.statistics,
+            **{f"seconds_{phase}": seconds for phase, seconds in report.seconds.items()},
+            "learning_rate": report.learning_rate,
+            "episode_return": mean_return,
+        }
+        return UpdateRecord(
+            run=self._run,
+            update=report.update + 1,
+            term=report.term,
+            version=report.version,
+            env_steps=conductor.env_steps,
+            parameter_digest=report.parameter_digest,
+            produced=accounts.produced,
+            trained=accounts.trained,
+            in_flight=accounts.in_flight,
+            dropped=dict(accounts.dropped),
+            fragments_lost=accounts.fragments_lost,
+            lag=float(report.lag),
+            statistics=statistics,
+        )
+
+    def _checkpoint(self, event: CheckpointWritten) -> None:
+        best = self._store.best()
+        record = CheckpointRecord(
+            run=self._run,
+            update=event.update,
+            name=event.name,
+            digest=event.digest,
+            best=best is not None and best.name == event.name,
+        )
+        self._registry.record_checkpoint(record)
+        self._registry.prune_checkpoints(self._run, self._store.names())
+
+    def _note_facts(self, event: ActorStarted) -> None:
+        """Once a run (and again if it differs): how environments are vectorised, seeded, and whether restorable."""
+        facts: dict[str, Any] = {name: getattr(event.facts, name) for name in event.facts.__slots__}
+        key = repr(sorted(facts.items()))
+        if key not in self._facts_noted:
+            self._facts_noted.add(key)
+            self._registry.record_event(self._run, "ENVIRONMENT", {"actor": event.actor, **facts})
+
+
+def evaluation_record(run: str, update: int, result: EvaluationResult) -> EvaluationRecord:
+    """An evaluation as the registry keeps it."""
+    return EvaluationRecord(
+        run=run,
+        update=update,
+        version=result.version,
+        mean=result.mean,
+        std=float(np.std(result.returns)),
+        minimum=min(result.returns),
+        maximum=max(result.returns),
+        episodes=len(result.returns),
+        returns=result.returns,
+    )

@@ -1,0 +1,130 @@
+"""A cut of the run as a checkpoint on disk, and back. The only place that knows both forms."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from actors.evaluate import EvaluationResult
+from common.checkpoints import Checkpoint, CheckpointStore
+from common.errors import CheckpointError
+from common.fragment import FragmentSummary
+from common.manifest import CheckpointInfo
+from common.wire import pack_plain, unpack_plain
+from deploy.conductor.accounts import Accounts
+from deploy.conductor.messages import Cut, Handle, Held, SeatState
+from deploy.engines import Engine
+from learner.state import LearnerState
+
+SCHEMA = 1
+MAX_DOCUMENT_BYTES = 4 * 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SavedRun:
+    """A checkpoint read back.
+
+    Attributes:
+        info: which checkpoint.
+        learner: the learner's state.
+        cut: everything else; its frames are bytes, its `learner` is `learner`.
+    """
+
+    info: CheckpointInfo
+    learner: LearnerState
+    cut: Cut
+
+
+def save_cut(store: CheckpointStore, cut: Cut, engine: Engine) -> CheckpointInfo:
+    """Fetch what the cut refers to and write it. Runs on the writer's thread; raises CheckpointError."""
+    learner = engine.get_state(cut.learner)
+    if learner.updates != cut.update:
+        raise CheckpointError("learner state of another update", got=learner.updates, allowed=cut.update)
+    documents = {"learner": learner.document(), "conductor": pack_plain(_conductor(cut), max_bytes=MAX_DOCUMENT_BYTES)}
+    for seat in cut.seats:
+        if seat.snapshot is not None:
+            documents[f"actor-{seat.actor}"] = seat.snapshot
+    for update, frames in cut.frames.items():
+        for held in frames:
+            documents[f"frame-{update}-{held.summary.actor}"] = engine.get_frame(held.frame)
+    meta = {
+        "parameter_digest": cut.parameter_digest,
+        "env_steps": cut.env_steps,
+        "final": cut.final,
+        "evaluation_mean": cut.score,
+    }
+    return store.save(cut.update, tensors=learner.tensors(), documents=documents, meta=meta, score=cut.score)
+
+
+def _conductor(cut: Cut) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "update": cut.update,
+        "term": cut.term,
+        "version": cut.version,
+        "env_steps": cut.env_steps,
+        "parameter_digest": cut.parameter_digest,
+        "accounts": cut.accounts.to_plain(),
+        "seats": [
+            {"actor": s.actor, "incarnation": s.incarnation, "restarts": s.restarts, "quarantined": s.quarantined}
+            for s in cut.seats
+        ],
+        "frames": {str(u): [dataclasses.asdict(h.summary) for h in held] for u, held in cut.frames.items()},
+        "evaluation": _evaluation(cut.evaluation),
+        "final_evaluation": _evaluation(cut.final_evaluation),
+        "final": cut.final,
+    }
+
+
+def _evaluation(result: EvaluationResult | None) -> dict[str, Any] | None:
+    return None if result is None else dataclasses.asdict(result)
+
+
+def read_saved(checkpoint: Checkpoint) -> SavedRun:
+    """The run behind a verified checkpoint. Raises CheckpointError where it is of another schema."""
+    plain = unpack_plain(checkpoint.documents["conductor"], what="conductor state", max_bytes=MAX_DOCUMENT_BYTES)
+    if plain.get("schema") != SCHEMA:
+        fix = "resume with the release that wrote it"
+        raise CheckpointError(
+            f"checkpoint {checkpoint.info.name}: schema", got=plain.get("schema"), allowed=SCHEMA, fix=fix
+        )
+    learner = LearnerState.read(checkpoint.tensors, checkpoint.documents["learner"])
+    documents = checkpoint.documents
+    cut = Cut(
+        update=plain["update"],
+        term=plain["term"],
+        version=plain["version"],
+        env_steps=plain["env_steps"],
+        parameter_digest=plain["parameter_digest"],
+        accounts=Accounts(**plain["accounts"]),
+        learner=learner,
+        seats=tuple(SeatState(**seat, snapshot=documents.get(f"actor-{seat['actor']}")) for seat in plain["seats"]),
+        frames=_frames(plain["frames"], documents),
+        evaluation=_read_evaluation(plain["evaluation"]),
+        final_evaluation=_read_evaluation(plain["final_evaluation"]),
+        final=plain["final"],
+    )
+    return SavedRun(info=checkpoint.info, learner=learner, cut=cut)
+
+
+def _frames(plain: dict[str, Any], documents: dict[str, bytes]) -> dict[int, tuple[Held, ...]]:
+    frames: dict[int, tuple[Held, ...]] = {}
+    for update, summaries in plain.items():
+        held = [FragmentSummary(**summary) for summary in summaries]
+        frames[int(update)] = tuple(Held(summary=s, frame=documents[f"frame-{update}-{s.actor}"]) for s in held)
+    return frames
+
+
+def _read_evaluation(plain: dict[str, Any] | None) -> EvaluationResult | None:
+    return None if plain is None else EvaluationResult(**plain)
+
+
+def with_frames(cut: Cut, put: Callable[[bytes], Handle]) -> Cut:
+    """The cut with its frames as an engine's handles."""
+    frames = {
+        update: tuple(Held(summary=held.summary, frame=put(held.frame)) for held in frames)
+        for update, frames in cut.frames.items()
+    }
+    return dataclasses.replace(cut, frames=frames)

@@ -1,0 +1,117 @@
+"""The driver's own metrics and what people see: fed by events, drawn at the loop's pace."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from actors.evaluate import EvaluationResult
+from common.clock import NS_PER_S, Clock, per_second
+from common.metrics import DriverMetrics, SaveResult
+from deploy.conductor.conductor import Conductor
+from deploy.conductor.messages import (
+    CheckpointWritten,
+    EvaluationMade,
+    Event,
+    FragmentMade,
+    Note,
+    UpdateMade,
+)
+from deploy.display import Display, Progress
+
+RATE_WINDOW_S = 10.0
+RETURN_WINDOW = 100
+TICK_EVERY_S = 0.2
+
+
+class Watch:
+    """Keeps the figures that are shown."""
+
+    def __init__(self, metrics: DriverMetrics, display: Display, clock: Clock) -> None:
+        self._metrics = metrics
+        self._display = display
+        self._clock = clock
+        self._returns: deque[float] = deque(maxlen=RETURN_WINDOW)
+        self._steps: deque[tuple[int, int]] = deque()
+        self._evaluation: float | None = None
+        self._lag = 0
+        self._ticked_ns = 0
+
+    def observe(self, event: Event) -> None:
+        """Take an event that the conductor has taken in."""
+        match event:
+            case FragmentMade():
+                self._returns.extend(event.summary.episode_returns)
+            case UpdateMade():
+                self._lag = event.report.lag
+            case EvaluationMade(result=EvaluationResult() as result):
+                self._evaluation = result.mean
+                self._metrics.set_evaluation(return_mean=result.mean, episodes=len(result.returns))
+                unfinished = f", {result.unfinished} cut before their end" if result.unfinished else ""
+                self._display.tell(
+                    f"evaluation after update {event.update}: mean return {result.mean:.2f} "
+                    f"over {len(result.returns)} greedy episodes{unfinished}"
+                )
+            case _:
+                pass
+
+    def checkpoint(self, written: CheckpointWritten, seconds: float) -> None:
+        """A checkpoint was written, or not."""
+        result = SaveResult.FAILED if written.error else SaveResult.OK
+        self._metrics.observe_checkpoint(seconds=seconds, result=result)
+
+    def note(self, note: Note) -> None:
+        """Say what happened."""
+        words = "  ".join(f"{key}={value}" for key, value in note.data.items() if key != "detail" and value != "")
+        self._display.tell(f"{note.kind}  {words}")
+        if detail := note.data.get("detail"):
+            self._display.tell(str(detail))
+
+    def tick(self, conductor: Conductor) -> None:
+        """Bring metrics and display up to date, a few times a second."""
+        now_ns = self._clock.now_ns()
+        if (now_ns - self._ticked_ns) / NS_PER_S < TICK_EVERY_S and conductor.finish is None:
+            return
+        self._ticked_ns = now_ns
+        self._steps.append((now_ns, conductor.env_steps))
+        while (now_ns - self._steps[0][0]) / NS_PER_S > RATE_WINDOW_S:
+            self._steps.popleft()
+        progress = self._progress(conductor)
+        self._export(conductor, progress)
+        self._display.show(progress)
+
+    def _progress(self, conductor: Conductor) -> Progress:
+        (first_ns, first), (last_ns, last) = self._steps[0], self._steps[-1]
+        running = sum(seat.running for seat in conductor.seats)
+        return Progress(
+            steps=conductor.env_steps,
+            total_steps=conductor.plan.total_steps,
+            steps_per_s=per_second(last - first, last_ns - first_ns),
+            updates=conductor.committed,
+            episode_return=sum(self._returns) / len(self._returns) if self._returns else None,
+            evaluation=self._evaluation,
+            lag=self._lag,
+            actors=(running, len(conductor.seats)),
+            waiting=conductor.waiting_for() if conductor.committed == 0 else "",
+        )
+
+    def _export(self, conductor: Conductor, progress: Progress) -> None:
+        accounts = conductor.accounts
+        self._metrics.set_accounts(
+            produced=accounts.produced,
+            trained=accounts.trained,
+            in_flight=accounts.in_flight,
+            dropped=accounts.dropped,
+            fragments_lost=accounts.fragments_lost,
+            voided=accounts.voided,
+            episodes=accounts.episodes,
+        )
+        self._metrics.set_progress(
+            updates=conductor.committed,
+            env_steps=conductor.env_steps,
+            version=conductor.version,
+            term=conductor.term,
+            policy_lag=self._lag,
+            per_second=progress.steps_per_s,
+        )
+        states = Counter(seat.status.value for seat in conductor.seats)
+        self._metrics.set_actors(states=states, restarts=sum(seat.restarts for seat in conductor.seats))
