@@ -7,6 +7,7 @@ A reading is meaningful only beside readings of the same `clock_id`: never compa
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +55,8 @@ class ManualClock:
         return self._now_ns
 
     def sleep(self, seconds: float) -> None:
-        self.advance(seconds)
+        if seconds > 0:
+            self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
         """Move forward by `seconds`; a monotonic clock cannot move back."""
@@ -87,12 +89,15 @@ class Deadline:
 
 
 def wait_until(condition: Callable[[], bool], *, clock: Clock, seconds: float, poll_s: float = 0.02) -> bool:
-    """Poll `condition` until it holds (True) or `seconds` have passed on `clock` (False)."""
+    """Poll `condition` until it holds (True) or `seconds` have passed on `clock` (False).
+
+    It is asked at once and once more when time is up; no sleep runs past the deadline.
+    """
     deadline = Deadline(clock, seconds)
     while not condition():
         if deadline.expired():
             return False
-        clock.sleep(poll_s)
+        clock.sleep(min(poll_s, deadline.remaining_s()))
     return True
 
 
@@ -112,7 +117,8 @@ def wall_label() -> str:
 
 
 def _boot_id() -> str:
+    """Of this boot of the kernel; without one (no Linux) of this process alone, so that no reading is compared."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return f"unknown-{time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.clock_gettime_ns(time.CLOCK_BOOTTIME)}"
+        return f"process-{os.getpid()}-{time.monotonic_ns()}"

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 
 class NeumaierSum:
-    """One running float64 sum per element; the error is that of one rounding, whatever the number of terms.
+    """One running float64 sum per element, as exact as if summed in twice the precision and rounded once.
+
+    The error of n terms is at most u |sum| + (n u)² Σ|term|, u = 2^-53 (Ogita, Rump & Oishi, 2005, proposition 4.5).
 
     >>> total = NeumaierSum(1)
     >>> for term in (1.0, 1e100, 1.0, -1e100): total.add(np.array([term]))

@@ -197,11 +197,12 @@ class SquashedGaussian(Gaussian):
 
     def __init__(self, spec: ArraySpec, *, initial_log_std: float = 0.0) -> None:
         super().__init__(spec, initial_log_std=initial_log_std)
-        if not (np.isfinite(self._low).all() and np.isfinite(self._high).all()):
+        finite = np.isfinite(self._low).all() and np.isfinite(self._high).all()
+        if not (finite and (self._low < self._high).all()):
             raise ConfigError(
                 "a squashed Gaussian needs bounds on every action dimension",
                 got=f"low {self._low.tolist()}, high {self._high.tolist()}",
-                allowed="finite bounds",
+                allowed="finite bounds, low below high",
                 fix="use net.squash = false",
             )
         self._log_scale = float(np.log(self._scale).sum())
@@ -235,7 +236,8 @@ def make_head(spec: ArraySpec, *, squash: bool = False, initial_log_std: float =
 def _inverse_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:
     """Index of the first cumulative probability above `uniform` [N] in [0, 1); never past the last choice."""
     cumulative = log_p.exp().cumsum(-1)
-    return (cumulative[:, :-1] <= uniform.unsqueeze(-1)).sum(-1)
+    scaled = uniform.unsqueeze(-1) * cumulative[:, -1:]  # the sum is not exactly 1: never draw what has probability 0
+    return (cumulative[:, :-1] <= scaled).sum(-1)
 
 
 def _categorical_entropy(log_p: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class FlatParameters:
         for (_, parameter), entry in zip(named, self.manifest.entries, strict=True):
             part = slice(entry.offset, entry.offset + entry.size)
             parameter.data = storage[part].view(parameter.shape)
-            parameter.requires_grad_(trainable)
+            parameter.requires_grad_(trainable and parameter.requires_grad)  # frozen by its maker: stays frozen
             if trainable:
                 parameter.grad = self.gradient[part].view(parameter.shape)
 

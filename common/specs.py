@@ -71,10 +71,25 @@ class ArraySpec:
             raise SpecViolation(f"{self.kind} stored as {self.dtype}", STORED_DTYPE[self.kind])
         if any(size < 0 for size in self.shape):
             raise SpecViolation(f"shape {self.shape}", "no negative size")
+        self._check_declared_choices()
+        self._check_declared_bounds()
+
+    def _check_declared_choices(self) -> None:
+        choices = self.size if self.kind in ("discrete", "multi_discrete") else 0
+        if len(self.nvec) != choices:
+            raise SpecViolation(f"{len(self.nvec)} numbers of choices", f"{choices} for {self.kind} of {self.shape}")
         if len(self.nvec) != len(self.start):
             raise SpecViolation(f"{len(self.start)} starts", f"{len(self.nvec)}, one per choice")
         if any(count < 1 for count in self.nvec):
             raise SpecViolation(f"numbers of choices {self.nvec}", "at least 1 each")
+
+    def _check_declared_bounds(self) -> None:
+        if len(self.low) != len(self.high) or len(self.low) not in (0, 1, self.size):
+            raise SpecViolation(
+                f"{len(self.low)} low and {len(self.high)} high bounds", f"none, 1 or {self.size} of each"
+            )
+        if not all(low <= high for low, high in zip(self.low, self.high, strict=True)):
+            raise SpecViolation(f"low {self.low}, high {self.high}", "no low bound above its high one")
 
     @property
     def size(self) -> int:
@@ -158,7 +173,7 @@ class ArraySpec:
             return array.astype(np.int8)
         if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
             raise SpecViolation(f"{array.max()}", self.describe())
-        index = array.astype(np.int64) - self.start_array()
+        index = np.asarray(array.astype(np.int64) - self.start_array())  # numpy makes a scalar of a 0-d difference
         if index.size and ((index < 0).any() or (index >= self._nvec_array()).any()):
             bad = array[(index < 0) | (index >= self._nvec_array())]
             raise SpecViolation(f"{bad.reshape(-1)[0]}", self.describe())
@@ -183,7 +198,7 @@ class ArraySpec:
         return np.broadcast_to(np.asarray(self._bounds_like(bounds)), self.shape).astype(np.float64)
 
     def is_image(self) -> bool:
-        """uint8, rank 3, full range: what the convolutional networks take (channels last or first by config)."""
+        """uint8 and rank 3: what the convolutional networks take (channels last or first by config)."""
         return self.kind == "box" and self.dtype == "uint8" and len(self.shape) == 3
 
     def to_plain(self) -> dict[str, Any]:

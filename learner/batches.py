@@ -16,6 +16,8 @@ from torch import Tensor
 
 from common.fragment import Fragment, FragmentLayout
 
+SIGNED_TWIN = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
@@ -41,15 +43,22 @@ class Batch:
         return len(self.log_prob)
 
     def rows(self, index: Tensor) -> Batch:
-        """The rows `index` [M], copied."""
+        """The rows `index` [M] (on any device), copied."""
+        index = index.to(self.log_prob.device)
         return Batch(
-            observation={name: part.index_select(0, index) for name, part in self.observation.items()},
+            observation={name: _select(part, index) for name, part in self.observation.items()},
             action=self.action.index_select(0, index),
             log_prob=self.log_prob.index_select(0, index),
             value=self.value.index_select(0, index),
             advantage=self.advantage.index_select(0, index),
             target=self.target.index_select(0, index),
         )
+
+
+def _select(part: Tensor, index: Tensor) -> Tensor:
+    """torch selects no rows of the wider unsigned integers: their bits go as signed ones."""
+    twin = SIGNED_TWIN.get(part.dtype)
+    return part.index_select(0, index) if twin is None else part.view(twin).index_select(0, index).view(part.dtype)
 
 
 Advantages = Callable[[Fragment], NDArray[np.float64]]
@@ -64,7 +73,7 @@ class BatchBuilder:
         self._storage: dict[str, NDArray[np.generic]] = {}
 
     def build(self, fragments: Sequence[Fragment], advantages: Advantages) -> Batch:
-        """One batch of all valid rows. `advantages` maps a fragment to float64 [T, B].
+        """One batch of all valid rows of at least one fragment. `advantages` maps a fragment to float64 [T, B].
 
         The batch aliases storage that the next call overwrites.
         """
@@ -85,8 +94,9 @@ class BatchBuilder:
         columns["action"] = fragment.action
         columns["log_prob"] = fragment.log_prob
         columns["value"] = value
-        columns["advantage"] = advantage.astype(np.float32)
-        columns["target"] = (advantage + value).astype(np.float32)
+        with np.errstate(over="ignore"):  # becomes inf, and the gradient step that it spoils is skipped and named
+            columns["advantage"] = advantage.astype(np.float32)
+            columns["target"] = (advantage + value).astype(np.float32)
         return columns
 
     def _gather(self, name: str, parts: list[NDArray[np.generic]], rows: list[NDArray[np.intp]], total: int) -> Tensor:

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from common.parameters import FlatParameters
 from learner.optimiser import Optimiser
 from learner.parallel.reducer import Reducer
-from common.parameters import FlatParameters
+
+SMALLEST_FACTOR = 2.0**-64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +38,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """The gradient was not finite; parameters and optimiser are as before.
+    """The gradient was of no use; parameters and optimiser are as before.
 
     Attributes:
-        parameter: first parameter whose gradient holds a non-finite element.
+        parameter: first parameter whose gradient holds an element that is not finite (or, where nothing is clipped,
+            whose square overflows and would stay in the second moment for ever).
     """
 
     parameter: str
@@ -70,12 +73,19 @@ class GradientStep:
     def _commit(self, gradient: Tensor, norm: float) -> Committed:
         clipped = 0.0 < self._max_norm < norm
         if clipped:
-            gradient.mul_(self._max_norm / norm)
+            _scale_down(gradient, self._max_norm / norm)
         self._optimiser.step()
         return Committed(gradient_norm=norm, clipped=clipped)
 
     def _skip_or_rescue(self, gradient: Tensor) -> Committed | Skipped:
-        """A finite gradient whose squares overflow float32 is clipped by its float64 norm; anything else is skipped."""
-        if name := self._parameters.first_non_finite(gradient):
+        """A finite gradient whose norm overflows float32 is clipped by its float64 norm; anything else is skipped."""
+        if name := self._parameters.first_non_finite(gradient if self._max_norm > 0.0 else gradient.square()):
             return Skipped(parameter=name)
         return self._commit(gradient, torch.linalg.vector_norm(gradient, dtype=torch.float64).item())
+
+
+def _scale_down(gradient: Tensor, factor: float) -> None:
+    if factor < SMALLEST_FACTOR:  # float32 would round it to a subnormal number or to zero
+        gradient.mul_(SMALLEST_FACTOR)
+        factor /= SMALLEST_FACTOR
+    gradient.mul_(factor)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from common.errors import WireError
-from common.fragment import Fragment, FragmentLayout, decode_fragment
+from common.fragment import Fragment, FragmentHeader, FragmentLayout, decode_fragment
 
 
 class Refusal(StrEnum):
@@ -42,14 +42,24 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A fragment that is not trained on, and why."""
+    """A fragment that is not trained on.
+
+    Attributes:
+        reason: why.
+        detail: what was seen, for the log.
+        gap: as of an accepted one; 0 where the fragment was refused before its order was looked at.
+    """
 
     reason: Refusal
     detail: str
+    gap: int = 0
 
 
 class Intake:
-    """Checks documents in the order given. Remembers per actor the incarnation and sequence last accepted."""
+    """Checks documents in the order given. Remembers per actor the incarnation and sequence last received.
+
+    A fragment of another term leaves no trace: after a rollback its sequence numbers come again.
+    """
 
     def __init__(self, run: str, layout: FragmentLayout, *, max_lag: int) -> None:
         self._run = run
@@ -88,14 +98,24 @@ class Intake:
 
     def _judge_lag(self, fragment: Fragment, update: int, *, gap: int) -> Accepted | Refused:
         header = fragment.header
+        self._last[header.actor] = (header.incarnation, header.sequence)  # it arrived, whatever is made of it
         made_at = self._update_of_version.get(header.version)
         if made_at is None:
-            return Refused(reason=Refusal.UNKNOWN_VERSION, detail=f"actor {header.actor}: version {header.version}")
+            return self._refuse_version(header, gap)
         lag = update - made_at
         if lag > self._max_lag:
-            return Refused(reason=Refusal.STALE, detail=f"actor {header.actor}: lag {lag}, allowed {self._max_lag}")
-        self._last[header.actor] = (header.incarnation, header.sequence)
+            detail = f"actor {header.actor}: lag {lag}, allowed {self._max_lag}"
+            return Refused(reason=Refusal.STALE, detail=detail, gap=gap)
         return Accepted(fragment=fragment, lag=lag, gap=gap)
+
+    def _refuse_version(self, header: FragmentHeader, gap: int) -> Refused:
+        """Versions only grow and `published` forgets the oldest: one below all that are known is stale."""
+        oldest = min(self._update_of_version, default=0)
+        if header.version < oldest:
+            detail = f"actor {header.actor}: version {header.version}, oldest within {self._max_lag} updates {oldest}"
+            return Refused(reason=Refusal.STALE, detail=detail, gap=gap)
+        detail = f"actor {header.actor}: version {header.version}, known {sorted(self._update_of_version)}"
+        return Refused(reason=Refusal.UNKNOWN_VERSION, detail=detail, gap=gap)
 
     def state(self) -> dict[str, Any]:
         """Plain values that must survive a crash."""

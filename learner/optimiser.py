@@ -83,12 +83,13 @@ class Optimiser:
         }
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Put back what `arrays` took. Raises CheckpointError on another shape."""
-        for name in ("adam_first", "adam_second"):
-            if arrays[name].shape != (self._vector.numel(),):
-                raise CheckpointError(
-                    f"optimiser state {name}", got=arrays[name].shape, allowed=(self._vector.numel(),)
-                )
+        """Put back what `arrays` took. Raises CheckpointError, before anything changes, if it does not fit."""
+        size = self._vector.numel()
+        for name, shape in (("adam_first", (size,)), ("adam_second", (size,)), ("adam_steps", (1,))):
+            array = arrays.get(name)
+            if array is None or array.shape != shape or array.dtype != np.float32:
+                got = "nothing" if array is None else f"{array.dtype}{array.shape}"
+                raise CheckpointError(f"optimiser state {name}", got=got, allowed=f"float32{shape}")
         device = self._vector.device
         self._adam.state[self._vector] = {
             "step": torch.from_numpy(arrays["adam_steps"].copy()).reshape(()).to(device),

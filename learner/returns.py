@@ -34,11 +34,11 @@ def generalised_advantages(
     value64 = value.astype(np.float64)
     delta = reward + discount * np.where(bootstraps, value64[1:], 0.0) - value64[:-1]
     delta[~used] = 0.0
-    decay = np.where((end == End.CONTINUES) & used, discount * lambda_, 0.0)
+    carries = (end == End.CONTINUES) & used
     advantage = np.empty_like(delta)
     ahead = np.zeros(delta.shape[1])
     for t in range(len(delta) - 1, -1, -1):
-        ahead = delta[t] + decay[t] * ahead
+        ahead = delta[t] + np.where(carries[t], discount * lambda_ * ahead, 0.0)  # cut, not times 0: 0 * NaN is NaN
         advantage[t] = ahead
     return advantage
 
@@ -50,5 +50,7 @@ def normalised(advantage: NDArray[np.float64], *, epsilon: float = 1e-8) -> NDAr
     """
     if advantage.size < 2:
         return advantage
-    scaled: NDArray[np.float64] = (advantage - advantage.mean()) / (advantage.std() + epsilon)
+    with np.errstate(invalid="ignore"):  # rows with an infinity become NaN: the gradient step is skipped and named
+        shifted = advantage - advantage[0]  # equal rows are zero to the last bit before a rounded mean is taken
+        scaled: NDArray[np.float64] = (shifted - shifted.mean()) / (shifted.std() + epsilon)
     return scaled

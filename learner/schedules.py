@@ -35,7 +35,10 @@ class Schedule:
             raise ConfigError("schedule.period", got=self.period, allowed="1 or more updates with cosine_restarts")
 
     def factor(self, update: int, horizon: int) -> float:
-        """The factor for update number `update` (from 0) of `horizon`; past the horizon it stays at its end."""
+        """The factor for update number `update` (from 0) of `horizon`.
+
+        Past the horizon linear and cosine stay at `final`; restarts go on.
+        """
         if update < self.warmup:
             return (update + 1) / self.warmup
         done, length = update - self.warmup, max(1, horizon - self.warmup)

@@ -62,12 +62,17 @@ class LearnerState:
 
     @staticmethod
     def read(tensors: dict[str, NDArray[Any]], document: bytes) -> LearnerState:
-        """The inverse of `tensors` and `document`. Raises CheckpointError on another schema."""
+        """The inverse of `tensors` and `document`. Raises CheckpointError on another schema or a missing part."""
         plain = unpack_plain(document, what="learner state")
-        if plain.pop("schema", None) != SCHEMA:
+        schema = plain.pop("schema", None) if isinstance(plain, dict) else None
+        if schema != SCHEMA:
             raise CheckpointError(
-                "learner state of another schema", allowed=SCHEMA, fix="use the release that wrote it"
+                "learner state of another schema", got=schema, allowed=SCHEMA, fix="use the release that wrote it"
             )
         prefix = "optimiser."
         optimiser = {name.removeprefix(prefix): a for name, a in tensors.items() if name.startswith(prefix)}
-        return LearnerState(parameters=tensors["parameters"], optimiser=optimiser, **plain)
+        try:
+            return LearnerState(parameters=tensors["parameters"], optimiser=optimiser, **plain)
+        except (KeyError, TypeError) as error:
+            got = f"tensors {sorted(tensors)}, fields {sorted(plain)} ({error})"
+            raise CheckpointError("learner state with other parts than its schema has", got=got) from error

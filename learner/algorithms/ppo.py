@@ -142,9 +142,9 @@ class PPO:
 
     def update(self, fragments: Sequence[Fragment], shuffle: np.random.Generator) -> UpdateOutcome:
         """All epochs over the valid rows of `fragments`; minibatches are drawn from `shuffle` alone."""
-        batch = self._batches.build(fragments, self._advantages)
-        if not len(batch):
+        if not any(fragment.header.num_valid for fragment in fragments):
             return UpdateOutcome(committed=0, skipped=0, skipped_at="", statistics={})
+        batch = self._batches.build(fragments, self._advantages)
         explained = _explained_variance(batch)
         if self._config.normalise_advantages:
             advantage = normalised(batch.advantage.cpu().numpy().astype(np.float64))

@@ -135,9 +135,7 @@ def test_a_seed_out_of_range_is_refused(seed: int) -> None:
 @pytest.mark.parametrize("bits", [1, 31, 32, 63, 64])
 def test_an_integer_has_the_bits_asked_for(bits: int) -> None:
     """Never above, and the top bit is drawn too."""
-    drawn = [
-        Streams(0).integer(Role.CHECKER, index, purpose=Purpose.PROBE, bits=bits) for index in range(40)
-    ]
+    drawn = [Streams(0).integer(Role.CHECKER, index, purpose=Purpose.PROBE, bits=bits) for index in range(40)]
     assert max(drawn) < 2**bits
     assert any(value >> (bits - 1) for value in drawn)
 
