@@ -51,7 +51,11 @@ __all__ = [
 
 
 class Registry:
-    """All series of one process: what the recorders wrote, and memory, CPU and open files of the process itself."""
+    """All series of one process: what the recorders wrote, and memory, CPU and open files of the process itself.
+
+    Attributes:
+        values: the numbers; recorders make their cells there.
+    """
 
     def __init__(self) -> None:
         self.values = Values()

@@ -23,6 +23,7 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
 from http import HTTPStatus
@@ -37,6 +38,7 @@ from common.ports import PortRange, port_holder
 MAX_REQUESTS = 32  # at once; Prometheus has one, a few people look on
 REQUEST_TIMEOUT_S = 5.0  # without a byte from or to the client; Prometheus gives a scrape 10 s
 CLOSE_TIMEOUT_S = 5.0
+OUT_OF_FILES_PAUSE_S = 0.1
 PLAIN = "text/plain; charset=utf-8"
 ADVICE = {
     errno.EACCES: "use a port above 1023 or give this user the right to it",
@@ -218,6 +220,7 @@ class _HttpServer(ThreadingHTTPServer):
     allow_reuse_address = True  # listen again while connections of the last run linger in TIME_WAIT
     allow_reuse_port = False  # True, a default of newer Pythons, lets two live servers share a port
     daemon_threads = True
+    request_queue_size = 2 * MAX_REQUESTS  # the default of 5 makes a crowd wait a second for the retry of its handshake
     timeout = 0  # handle_request never waits: _accept does
 
     def __init__(self, address: tuple[str, int], answers: _Answers, who: str) -> None:
@@ -242,7 +245,19 @@ class _HttpServer(ThreadingHTTPServer):
         name = f"metrics of {self._who}, request"
         thread = threading.Thread(target=self._run_request, args=arguments, name=name, daemon=True)
         self._requests[thread] = request
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads; handle_error logs it
+            del self._requests[thread]
+            raise
+
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                MonotonicClock().sleep(OUT_OF_FILES_PAUSE_S)  # it stays readable: do not take a core for that
+            raise
 
     def _run_request(self, request: Any, client_address: Any) -> None:
         try:
@@ -251,10 +266,11 @@ class _HttpServer(ThreadingHTTPServer):
             del self._requests[threading.current_thread()]
 
     def cut_requests(self) -> list[threading.Thread]:
-        """Close the connections of requests under way; returns their threads, which end soon."""
+        """Cut the connections of requests under way; returns their threads, which end soon."""
         requests = dict(self._requests)
         for request in requests.values():
-            self.shutdown_request(request)
+            with suppress(OSError):  # it has ended meanwhile
+                request.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it; closing here would not wake it
         return list(requests)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from common.errors import ConfigError
 
 MAX_PORT = 65_535
-PORTS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
