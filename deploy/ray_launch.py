@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from secrets import token_hex
 
 import ray
 
@@ -23,28 +24,40 @@ def connect(*, num_processes: int, object_store_bytes: int) -> bool:
     """
     if ray.is_initialized():
         return False
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = os.environ.get("RAY_ADDRESS", "")
+    where = f"cluster at {address}" if address else "embedded Ray"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if address:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-                _check_cluster(num_processes)
-                return False
-            ray.init(
-                address="local",
-                num_cpus=max(num_processes, os.cpu_count() or 1),
-                object_store_memory=max(MIN_OBJECT_STORE_BYTES, object_store_bytes),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            else:
+                _start_embedded(num_processes, object_store_bytes)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-        where = f"cluster at {address}" if address else "embedded Ray"
-        raise RunFailedError(f"{where} cannot be used", got=error, fix="see the logs under the Ray session") from error
-    return True
+        raise RunFailedError(f"{where} cannot be used", got=error, fix="see the logs of the Ray session") from error
+    if address:
+        _check_cluster(num_processes)
+    return not address
+
+
+def _start_embedded(num_processes: int, object_store_bytes: int) -> None:
+    """With a token of its own: Ray's ports listen on every address of the machine, whoever may reach them.
+
+    RAY_AUTH_MODE is left to Ray, which switches tokens on unless the user has said otherwise; a token in the
+    environment
+    keeps it from writing one into the home directory of the user.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "token") == "token":
+        os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    ray.init(
+        address="local",
+        num_cpus=max(num_processes, os.cpu_count() or 1),
+        object_store_memory=max(MIN_OBJECT_STORE_BYTES, object_store_bytes),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
 
 
 def _check_cluster(num_processes: int) -> None:
