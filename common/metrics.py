@@ -6,7 +6,7 @@
 
 loop      consumes                         produces            waits for        unblocked by
 record    one fragment, update or event    numbers             nothing          the caller
-scrape    a request                        text of one moment  the lock, ~20 µs the recorder that holds it
+scrape    a request                        text of one moment  a recorder       it, within 0.1 ms
 
 Recorders are called between fragments and updates, never inside. One registry per process (or several: nothing here is
 global, so a second run in the same process starts from nothing). docs/metrics.md lists every metric.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -213,6 +213,7 @@ def test_two_actors_of_one_process_add_up(registry: Registry) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats() | st.sampled_from(LENGTH_BUCKETS), max_size=30))
+@example([math.nan, math.inf, -math.inf])
 def test_buckets_count_what_is_at_or_below_their_bound(observed: list[float]) -> None:
     """For any floats; NaN is above every bound."""
     histogram = Histogram("h", LENGTH_BUCKETS)

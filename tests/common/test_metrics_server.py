@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from common.errors import ConfigError, OutputError
 from common.metrics import DriverMetrics, MetricsServer, PortRange, Registry, Target, new_registry, serve
 from common.metrics_server import MAX_REQUESTS
+from common.ports import port_holder
 
 ANY_PORT = PortRange.parse("0")
 HOST = "127.0.0.1"
@@ -199,6 +200,11 @@ def test_a_flood_of_connections_is_bounded(server: MetricsServer, caplog: pytest
         client.close()
 
 
+def test_requests_one_after_the_other_are_no_flood(server: MetricsServer) -> None:
+    """A request that is over no longer counts."""
+    assert {get(server.port, "/healthz")[0] for _ in range(MAX_REQUESTS + 5)} == {200}
+
+
 # ---- life ------------------------------------------------------------------------------------------------------------
 
 
@@ -238,6 +244,13 @@ def test_a_taken_port_is_named_with_its_holder(registry: Registry) -> None:
     assert caught.value.what == f"metrics of driver: port {port} of {HOST} is taken"
     assert f"process {os.getpid()} (" in str(caught.value.got)
     assert '"0" (any free port)' in caught.value.fix
+
+
+def test_only_a_listener_holds_a_port(server: MetricsServer) -> None:
+    """A connection from a port, even of this process, is not what takes it."""
+    with socket.create_connection((HOST, server.port), timeout=10) as client:
+        assert port_holder(client.getsockname()[1]) is None
+        assert f"process {os.getpid()} (" in str(port_holder(server.port))
 
 
 def test_a_range_gives_each_server_its_own_port(registry: Registry) -> None:
