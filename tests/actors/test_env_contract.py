@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from common.errors import ContractError, TruestepError
 from common.fragment import End
 from tests.actors.env_driving import Transition, lanes_of, transitions
+from tests.envs.endings import EndingEnv
 from tests.envs.faulty import OUTCOMES
 
 SOUND = ("int_reward", "scalar_array_reward", "bool_reward", "numpy_flags", "narrow_obs")
@@ -114,6 +116,35 @@ def test_vector_environments_keep_the_same_contract(position: int, value: Any, k
     assert f": {key};" in str(caught.value)
 
 
+def test_a_vector_environment_must_batch_its_own_spaces() -> None:
+    """Batched spaces that do not follow from the single ones are refused before the first step."""
+
+    def make(num_envs: int) -> OneOffVector:
+        vector = OneOffVector(4, {})
+        vector.action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+        return vector
+
+    gymnasium.registry.pop("truestep-tests/OddBatch-v0", None)
+    gymnasium.register("truestep-tests/OddBatch-v0", vector_entry_point=make)
+    with pytest.raises(ContractError, match="action_space; got MultiDiscrete"):
+        lanes_of("truestep-tests/OddBatch-v0", 2)
+
+
+def test_lanes_of_one_actor_must_share_their_spaces() -> None:
+    """An environment whose constructor draws its space is refused with both spaces."""
+    lengths = itertools.count(3)
+
+    class Growing(EndingEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = gymnasium.spaces.Box(0, 1, (next(lengths),), np.float32)
+
+    gymnasium.registry.pop("truestep-tests/Growing-v0", None)
+    gymnasium.register("truestep-tests/Growing-v0", entry_point=Growing)
+    with pytest.raises(ContractError, match=r"observation_space differs.*\(4,\).*\(3,\)"):
+        lanes_of("truestep-tests/Growing-v0", 2)
+
+
 @pytest.mark.parametrize("field", ["reward", "obs"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("vectorise", ["sync", "own"])
@@ -187,6 +218,7 @@ def test_a_vector_environment_breaks_one_lane_once_and_leaves_the_others_alone(n
         for _ in range(20):
             tick = lanes.step(np.zeros(3, np.int64))
             assert np.isfinite(tick.observation["obs"]).all()
+            assert not tick.reward[~tick.valid].any()
             ticks[bad].append([tick.observation["obs"].copy(), tick.reward, tick.end, tick.valid])
         assert lanes.broken_episodes == (bad == field)
     for mine, sound in zip(ticks[field], ticks["none"], strict=True):

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.env.config import EnvConfig
@@ -29,10 +30,10 @@ def fault(vectorise: str, num_lanes: int = 2, **options: Any) -> TruestepError:
     return caught.value
 
 
-def children() -> list[int]:
-    """Process ids of our living children."""
+def children(parent: int = 0) -> list[int]:
+    """Process ids of the living children of `parent`, ours by default."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return sorted(pid for pid in pids if state(pid) not in ("", "Z") and parent_of(pid) == os.getpid())
+    return sorted(pid for pid in pids if state(pid) not in ("", "Z") and parent_of(pid) == (parent or os.getpid()))
 
 
 def state(pid: int) -> str:
@@ -102,22 +103,29 @@ def test_one_killed_lane_of_three_is_named() -> None:
     assert children() == []
 
 
-def test_children_die_with_their_parent(tmp_path: Path) -> None:
-    """A killed actor leaves no environment process behind, also one that is in the middle of nothing."""
+def test_children_die_with_their_parent() -> None:
+    """A killed actor leaves no environment process behind, not even one that hangs and reads no pipe."""
     parent = os.fork()
     if parent == 0:
-        lanes = lanes_of("Counting", 2, vectorise="async")
-        (tmp_path / "pids").write_text(" ".join(map(str, children()[: lanes.num_lanes])))
-        (tmp_path / "ready").touch()
-        signal.pause()
-        os._exit(0)
+        lanes_of("Faulty", 2, vectorise="async", kwargs={"kind": "hang", "where": "init", "lane_pid": os.getpid()})
+        os._exit(1)
     clock = MonotonicClock()
-    assert wait_until((tmp_path / "ready").exists, clock=clock, seconds=30)
-    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert wait_until(lambda: len(children(parent)) == 2, clock=clock, seconds=30)
+    orphans = children(parent)
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    assert len(pids) == 2
-    assert wait_until(lambda: all(state(pid) in ("", "Z") for pid in pids), clock=clock, seconds=30)
+    assert wait_until(lambda: all(state(pid) in ("", "Z") for pid in orphans), clock=clock, seconds=30)
+
+
+def test_the_first_error_is_not_hidden_by_a_failing_close() -> None:
+    """Who steps, fails and closes sees what step raised."""
+    lanes = lanes_of("Faulty", vectorise="async", kwargs={"where": "step close", "at": 1, "lane_pid": os.getpid()})
+    lanes.start()
+    with pytest.raises(EnvironmentFault, match="step raised"):
+        try:
+            lanes.step(np.zeros(1, np.int64))
+        finally:
+            lanes.close()
 
 
 @pytest.mark.parametrize(
@@ -129,6 +137,7 @@ def test_children_die_with_their_parent(tmp_path: Path) -> None:
         (EnvConfig(id="no_such_module:X-v0"), ConfigError, "No module named 'no_such_module'"),
         (EnvConfig(id="CartPole-v1", kwargs={"gravitation": 9}), ConfigError, "'gravitation'"),
         (EnvConfig(id="CartPole-v1", vectorise="sync", kwargs={"gravitation": 9}), ConfigError, "'gravitation'"),
+        (EnvConfig(id=test_id("Needs")), ConfigError, "'licence'"),
         (EnvConfig(id="Acrobot-v1", vectorise="own"), ConfigError, "no vector entry point"),
         (EnvConfig(id="Acrobot-v1", vectorise="threads"), ConfigError, "auto, own, sync, async"),  # type: ignore[arg-type]
         (EnvConfig(id="Acrobot-v1", on_nonfinite="skip"), ConfigError, "stop_run"),  # type: ignore[arg-type]

@@ -186,7 +186,7 @@ class World:
         self.legacy, self.python = np.random.RandomState(0), random.Random(0)
         self.bodies = [Body(self), Body(self)]
         self.shared = self.bodies[0]
-        self.body_rng = self.rng
+        self.body_rng = self.other_rng = self.rng
         self.queue, self.seen = deque([1], maxlen=3), {1}
         self.table: dict[Any, Any] = {"a": 1, 2: (3, 4)}
         self.big, self.scalar, self.hook = 1, np.float32(1), len
@@ -201,6 +201,7 @@ class World:
         self.queue.extend([5, 6, 7])
         self.seen |= {8, 9}
         self.table = {2: (5, b"x"), "new": {"deep": np.int8(4)}}
+        self.other_rng = np.random.default_rng(5)
         self.big, self.scalar = 2**200, np.float32(2.5)
         self.added = "text"
         del self.late
@@ -227,7 +228,8 @@ def test_everything_that_is_state_survives_with_its_references() -> None:
     assert twin.queue == deque([5, 6, 7], maxlen=3)
     twin.grid[0, 2] = 4
     assert twin.row[2] == 4
-    for name in ("rng", "legacy", "python"):
+    assert twin.other_rng is not twin.rng
+    for name in ("rng", "other_rng", "legacy", "python"):
         draw = "rand" if name == "legacy" else "random"
         assert getattr(getattr(twin, name), draw)() == getattr(getattr(world, name), draw)()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common.rng import Role, Streams
+from common.rng import GlobalGenerators, Purpose, Role, Streams
 from tests.actors.env_driving import lanes_of, transitions
 
 NUMPY_GLOBAL, PYTHON_GLOBAL, OWN, SPACE = range(4)
@@ -33,6 +34,14 @@ def test_children_draw_from_streams_of_their_own_and_reproduce() -> None:
     for source in (NUMPY_GLOBAL, PYTHON_GLOBAL, OWN, SPACE):
         seen = [tick[source] for life in lives.values() for lane in life for tick in lane]
         assert len(set(seen)) == len(seen) == 3 * 2 * 4
+
+
+def test_a_child_does_not_share_the_stream_of_its_worker() -> None:
+    """The worker's own process-wide generators and those of its lane 0 are different streams."""
+    worker = GlobalGenerators(Streams(7).sequence(Role.ACTOR, 0, lane=0, purpose=Purpose.GLOBALS))
+    with worker.installed():
+        own = {np.random.random() for _ in range(20)} | {random.random() for _ in range(20)}
+    assert not own & {value for tick in draws(1)[0] for value in tick}
 
 
 def test_a_child_does_not_inherit_the_process_wide_stream_of_its_parent() -> None:

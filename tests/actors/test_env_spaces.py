@@ -99,6 +99,19 @@ def test_an_action_that_an_environment_keeps_never_changes() -> None:
     lanes.step(action)
     action[:] = -0.05
     assert lanes.step(action).reward[0] == pytest.approx(0.0)
+    for space in ACTIONS:
+        writer = ActionWriter(space, "X")
+        stored = random_action(writer.spec, np.random.default_rng(0), 2)
+        assert not np.shares_memory(writer.batch(stored), stored)
+        assert not np.shares_memory(writer.one(stored[0]), stored)
+
+
+def test_integer_bounds_are_checked_though_the_dtype_is_right() -> None:
+    """9 is the bound; a uint8 of 10 is a broken promise."""
+    reader = ObservationReader(spaces.Box(0, 9, (2,), np.uint8), "X")
+    assert reader.read(np.array([0, 9], np.uint8))["obs"].tolist() == [0, 9]
+    with pytest.raises(PartViolation, match="values from 0 to 10"):
+        reader.read(np.array([0, 10], np.uint8))
 
 
 def test_a_float32_action_never_leaves_a_float64_box() -> None:

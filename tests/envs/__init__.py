@@ -20,6 +20,7 @@ PLAIN = {
     "WrongDtype": "faulty:WrongDtypeEnv",
     "Faulty": "faulty:FaultyEnv",
     "NoEnv": "faulty:no_env",
+    "Needs": "faulty:needs",
     "NotInstalled": "faulty:not_installed",
     "GlobalRng": "drawing:GlobalRngEnv",
     "SeedIgnoring": "drawing:SeedIgnoringEnv",

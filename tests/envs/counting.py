@@ -64,6 +64,7 @@ class CountingVectorEnv(VectorEnv):
         terminated = (self.state[:, 0] == self.length) | np.isin(asked, (TERMINATE, BOTH))
         truncated = np.isin(asked, (TRUNCATE, BOTH))
         self.ended, reward, infos = terminated | truncated, self.state[:, 0].astype(np.float64), {}
+        reward[again] = 99.0  # filler, which must not be read
         if self.mode == "SameStep" and self.ended.any():
             final = np.full(self.num_envs, None, dtype=object)
             for lane in np.flatnonzero(self.ended):
