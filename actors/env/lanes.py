@@ -29,6 +29,9 @@ from common.specs import ArraySpec, SpaceSpec
 class Restart(NamedTuple):
     """Lanes that ended in this tick and were already reset.
 
+    Among them may be a lane whose `end` is CONTINUES in this tick: it was BROKEN in an earlier one and has been invalid
+    since; only now did its environment let it begin again.
+
     Attributes:
         lanes: their indices, ascending.
         observation: part name to reset observations `[len(lanes), *shape]`.
