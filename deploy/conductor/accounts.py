@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from common.fragment import FragmentSummary
+
 SKIPPED = "skipped"  # every gradient step of the update was skipped for a non-finite gradient
 OLD_LEASE = "old_lease"  # made by a process that is no longer the actor
 
@@ -38,6 +40,12 @@ class Accounts:
     def in_flight(self) -> int:
         """Produced, and neither trained nor dropped yet."""
         return self.produced - self.trained - self.dropped_total
+
+    def produce(self, summary: FragmentSummary) -> None:
+        """Count a fragment whose summary has reached the driver."""
+        self.produced += summary.num_valid
+        self.voided += summary.num_voided
+        self.episodes += len(summary.episode_returns)
 
     def drop(self, reason: str, transitions: int) -> None:
         """Count transitions that will not be trained on."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from actors.evaluate import EvaluationResult
 from common.errors import EnvironmentFault, RunFailedError, TruestepError
 from deploy.conductor.accounts import OLD_LEASE, SKIPPED, Accounts
 from deploy.conductor.cuts import CutInProgress
@@ -74,6 +75,7 @@ class Conductor:
         self._issued_frames: dict[int, list[Held]] = {}
         self._cuts: dict[int, CutInProgress] = {}
         self._evaluations = Evaluations()
+        self._judged = None if resumed is None else resumed.evaluation
         self._barrier: int | None = None
         self._final_update: int | None = None
         self._stop_reason = ""
@@ -87,6 +89,7 @@ class Conductor:
 
     def _take_up(self, cut: Cut) -> None:
         self.parameter_digest = cut.parameter_digest
+        self._target_reached = cut.evaluation is not None and self._reaches_target(cut.evaluation)
         for update, frames in cut.frames.items():
             self._frames[update] = {held.summary.actor: held for held in frames}
         for state in cut.seats:
@@ -164,9 +167,7 @@ class Conductor:
     def _on_fragment(self, event: FragmentMade) -> Iterator[Command]:
         summary = event.summary
         seat = self.seats[summary.actor]
-        self.accounts.produced += summary.num_valid
-        self.accounts.voided += summary.num_voided
-        self.accounts.episodes += len(summary.episode_returns)
+        self.accounts.produce(summary)
         if summary.lease != seat.lease or not seat.outstanding or seat.outstanding[0] != summary.update:
             self.accounts.drop(OLD_LEASE, summary.num_valid)
             yield Note(kind="FRAGMENT_REFUSED", data={"actor": seat.actor, "reason": OLD_LEASE})
@@ -175,8 +176,7 @@ class Conductor:
         held = Held(summary=summary, frame=event.frame)
         self._frames.setdefault(summary.update, {})[seat.actor] = held
         for cut in self._cuts.values():
-            if summary.update in cut.frames:
-                cut.frames[summary.update][seat.actor] = held
+            cut.receive(held)
 
     def _on_update(self, event: UpdateMade) -> Iterator[Command]:
         report = event.report
@@ -209,14 +209,14 @@ class Conductor:
             yield Note(kind="STEPS_SKIPPED", data=data)
         self._skipped_in_a_row = 0 if report.trained else self._skipped_in_a_row + 1
         if self._skipped_in_a_row >= self.plan.max_skipped_updates > 0:
-            where = f" (first in {report.skipped_at})" if report.skipped_at else ""
-            verdict = (
-                f"{self._skipped_in_a_row} updates in a row committed no gradient step: non-finite gradients{where}"
-            )
-            error = RunFailedError(
-                verdict, fix="lower optimiser.learning_rate, or look for NaN in rewards; then resume"
-            )
-            yield self._finish("failed", verdict, error)
+            verdict = f"{self._skipped_in_a_row} updates in a row committed no gradient step: "
+            if report.skipped_steps:
+                verdict += f"non-finite gradients (first in {report.skipped_at})"
+                fix = "lower optimiser.learning_rate, or look for NaN in rewards; then resume"
+            else:
+                verdict += "no fragment of theirs held a transition to train on"
+                fix = "see the record for refused fragments and broken episodes; then resume"
+            yield self._finish("failed", verdict, RunFailedError(verdict, fix=fix))
 
     def _on_loss(self, event: ActorLost) -> Iterator[Command]:
         seat = self.seats[event.actor]
@@ -225,6 +225,8 @@ class Conductor:
         seat.last_fault = event.cause if not event.detail else f"{event.cause}\n{event.detail}"
         lost = seat.lose(max_restarts=self.plan.max_restarts)
         self.accounts.fragments_lost += lost
+        for cut in self._cuts.values():
+            cut.lose(seat.actor, lost)
         data = {"actor": seat.actor, "cause": event.cause, "detail": event.detail, "fragments_lost": lost}
         yield Note(kind="ACTOR_LOST", data=data | {"new_incarnation": seat.incarnation})
         for update, final in self._evaluations.lose(seat.actor):
@@ -240,7 +242,7 @@ class Conductor:
         cause, _, detail = seat.last_fault.partition("\n")
         error = EnvironmentFault(
             f"no actor is left: each was lost {self.plan.max_restarts + 1} times; last, actor {seat.actor}: {cause}",
-            fix="mend the environment, then resume the run",
+            fix="mend what it names, then resume the run",
             detail=detail,
         )
         return self._finish("failed", str(error), error)
@@ -256,24 +258,30 @@ class Conductor:
             self._barrier = None
         if event.result is None:
             yield Note(kind="EVALUATION_FAILED", data={"update": event.update})
-        elif self.plan.stop_at_return is not None and event.result.mean >= self.plan.stop_at_return and not event.final:
+        elif self._reaches_target(event.result) and not event.final:
             self._target_reached = True
             self._final_update = event.update
         if event.update in self._cuts:
             self._cuts[event.update].evaluations[event.final] = event.result
 
+    def _reaches_target(self, result: EvaluationResult) -> bool:
+        return self.plan.stop_at_return is not None and result.mean >= self.plan.stop_at_return
+
     def _on_stop(self, event: StopAsked) -> Iterator[Command]:
-        """End at the first update whose cut no actor has been told to pass."""
+        """End at the first update whose cut no actor has been told to pass; one that was given up since counts too,
+        so that no fragment lies beyond the cut."""
         if self._stop_reason:
             return
         self._stop_reason = event.reason
         if self._final_update is None:
-            told = max((seat.next_collect for seat in self.seats if seat.live), default=0)
+            told = max(seat.next_collect for seat in self.seats)
             self._final_update = max(self.issued, told - self.plan.policy_lag)
         yield Note(kind="STOP_ASKED", data={"reason": event.reason, "ends_at_update": self._final_update})
 
     def _on_written(self, event: CheckpointWritten) -> Iterator[Command]:
         cut = self._cuts.pop(event.update)
+        for seat in self.seats:
+            seat.snapshot_told.discard(event.update)
         if event.error:
             yield Note(kind="CHECKPOINT_FAILED", data={"update": event.update, "error": event.error})
         if not cut.final:
@@ -300,11 +308,7 @@ class Conductor:
         yield from self._tell_learner()
         yield from self._close_run()
         yield from self._evaluations.tell(self.seats)
-        for update in sorted(self._cuts):
-            cut = self._cuts[update]
-            if not cut.written and not cut.missing(self.seats):
-                cut.written = True
-                yield WriteCheckpoint(cut=cut.assemble(self.seats))
+        yield from self._write_cuts()
 
     def _tell_seat(self, seat: Seat) -> Iterator[Command]:
         """The next steps of a seat's program, as far as they may be told."""
@@ -374,7 +378,7 @@ class Conductor:
         if cut is None:  # complete only now: the last update was not known to be the last when it was told
             yield from self._open_cut(self.committed)
             cut = self._cuts[self.committed]
-        if not cut.final:
+        if not cut.final and not cut.written:  # one that is being written is complete; the last one comes after it
             cut.final = True
             if self._complete():
                 cut.evaluations_due.add(True)
@@ -386,9 +390,21 @@ class Conductor:
         cut = self._cuts[update] = CutInProgress(update=update, frames=frames)
         if self.plan.evaluates(update) and update > self._started_at:
             cut.evaluations_due.add(False)
+        elif update == self._started_at:
+            cut.evaluations[False] = self._judged
         if self.committed == update:
             self._commit_cut()
         yield SnapshotLearner(update=update)
+
+    def _write_cuts(self) -> Iterator[Command]:
+        """In order of updates, so the run's last cut is also the last to be written, and no evaluation is passed by."""
+        for _, cut in sorted(self._cuts.items()):
+            if cut.written:
+                continue
+            if cut.missing(self.seats):
+                return
+            cut.written = True
+            yield WriteCheckpoint(cut=cut.assemble(self.seats))
 
     def _commit_cut(self) -> None:
         cut = self._cuts.get(self.committed)

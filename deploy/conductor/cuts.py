@@ -53,20 +53,31 @@ class CutInProgress:
         absent += [f"evaluation of update {self.update}" for _ in self.evaluations_due - set(self.evaluations)]
         return absent
 
+    def receive(self, held: Held) -> None:
+        """A fragment has arrived; it is part of the cut if it is for one of the cut's updates."""
+        frames = self.frames.get(held.summary.update)
+        if frames is None:
+            return
+        frames[held.summary.actor] = held
+        if self.accounts is not None:  # else it is in the accounts that the commit will copy
+            self.accounts.produce(held.summary)
+
+    def lose(self, actor: int, fragments: int) -> None:
+        """An actor was lost: before this cut, unless its state for the cut had arrived already."""
+        if self.accounts is not None and actor not in self.snapshots:
+            self.accounts.fragments_lost += fragments
+
     def assemble(self, seats: Iterable[Seat]) -> Cut:
         """The complete cut. In flight are exactly the transitions of its frames."""
         assert self.accounts is not None
         held = {update: tuple(frames[a] for a in sorted(frames)) for update, frames in self.frames.items()}
-        accounts = self.accounts.copy()
-        in_frames = sum(fragment.summary.num_valid for frames in held.values() for fragment in frames)
-        accounts.produced = accounts.trained + accounts.dropped_total + in_frames
         return Cut(
             update=self.update,
             term=self.term,
             version=self.version,
             env_steps=self.env_steps,
             parameter_digest=self.parameter_digest,
-            accounts=accounts,
+            accounts=self.accounts.copy(),
             learner=self.learner,
             seats=tuple(self._seat_state(seat) for seat in seats),
             frames=held,

@@ -38,7 +38,6 @@ class Evaluations:
         for (update, final), pending in self._pending.items():
             if pending.actor is None:
                 pending.actor = seat.actor
-                pending.tries += 1
                 yield Evaluate(
                     actor=seat.actor,
                     update=update,
@@ -48,15 +47,21 @@ class Evaluations:
                 )
 
     def lose(self, actor: int) -> list[Key]:
-        """Take back what `actor` was playing; returns those that have been tried too often, now given up."""
-        given_up = []
-        for key, pending in list(self._pending.items()):
-            if pending.actor == actor:
-                pending.actor = None
-                if pending.tries >= MAX_TRIES:
-                    del self._pending[key]
-                    given_up.append(key)
-        return given_up
+        """Take back what `actor` was to play; returns what has been tried too often, now given up.
+
+        Only the oldest was tried: an actor plays one at a time, in the order told.
+        """
+        told = [key for key, pending in self._pending.items() if pending.actor == actor]
+        for key in told:
+            self._pending[key].actor = None
+        if not told:
+            return []
+        oldest = self._pending[told[0]]
+        oldest.tries += 1
+        if oldest.tries < MAX_TRIES:
+            return []
+        del self._pending[told[0]]
+        return told[:1]
 
     def done(self, update: int, *, final: bool) -> None:
         """An evaluation has been made, or given up."""
