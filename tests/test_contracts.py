@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from itertools import chain
 from pathlib import Path
 
 import pytest
