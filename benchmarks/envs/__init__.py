@@ -1,0 +1,11 @@
+"""Two small environments that are solved only by using all they show: `benchmarks.envs:truestep-bench/<Name>-v0`."""
+
+from __future__ import annotations
+
+import gymnasium
+
+PIXEL_CATCH = "benchmarks.envs:truestep-bench/PixelCatch-v0"
+DICT_GOAL = "benchmarks.envs:truestep-bench/DictGoal-v0"
+
+gymnasium.register("truestep-bench/PixelCatch-v0", entry_point="benchmarks.envs.pixel_catch:PixelCatchEnv")
+gymnasium.register("truestep-bench/DictGoal-v0", entry_point="benchmarks.envs.dict_goal:DictGoalEnv")

@@ -1,0 +1,176 @@
+"""Does it learn? Final greedy policies over 100 fresh episodes, per environment and seed.
+
+    python -m benchmarks.learning [--envs CartPole-v1 ...] [--seeds 0 1 2 3 4] [--jobs 2]
+
+Each run is `truestep train` with the shipped recipe of its environment, engine inline: bit for bit what Ray gives, and
+two runs share a machine without a cluster. Nothing is evaluated before the end, so no policy is picked for its score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.envs import DICT_GOAL, PIXEL_CATCH
+from benchmarks.report import result_line, table
+
+HERE = Path(__file__).parent
+FINAL_EPISODES = 100
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What counts as learned.
+
+    Attributes:
+        at_least: mean return of the final greedy policy over 100 fresh episodes.
+        within: environment steps.
+        allowed_to_fail: seeds that may stay below.
+        settings: TOML file for an environment that truestep ships no recipe for.
+    """
+
+    at_least: float
+    within: int
+    allowed_to_fail: int = 0
+    settings: Path | None = None
+
+
+TASKS = {
+    "CartPole-v1": Task(at_least=475.0, within=500_000),
+    "Acrobot-v1": Task(at_least=-90.0, within=500_000, allowed_to_fail=1),
+    "Pendulum-v1": Task(at_least=-250.0, within=1_000_000, allowed_to_fail=1),
+    PIXEL_CATCH: Task(at_least=0.95, within=150_000, settings=HERE / "envs" / "pixel_catch.toml"),
+    DICT_GOAL: Task(at_least=0.3, within=200_000, settings=HERE / "envs" / "dict_goal.toml"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """How one run ended.
+
+    Attributes:
+        env: environment.
+        seed: of the run.
+        mean: return of the final greedy policy; None if the run failed.
+        steps: environment steps trained on.
+        seconds: of the run on a monotonic clock, the final evaluation included.
+        verdict: of the run.
+    """
+
+    env: str
+    seed: int
+    mean: float | None
+    steps: int
+    seconds: float
+    verdict: str
+
+    def passes(self, task: Task) -> bool:
+        """Good enough, and within the steps (the last update may go beyond by less than one update)."""
+        return self.mean is not None and self.mean >= task.at_least
+
+
+def learn(env: str, seed: int) -> Learned:
+    """One run, in this process. Raises UserError for a recipe that does not fit."""
+    from deploy.config import merge, parse_config, read_toml, recipe
+    from deploy.report import run_report
+    from deploy.session import open_registry, train
+
+    task = TASKS[env]
+    values = recipe("ppo", env)[1] if task.settings is None else read_toml(task.settings)
+    fixed = {
+        "env": {"id": env},
+        "seed": seed,
+        "engine": "inline",
+        "evaluation": {"every": 0, "final_episodes": FINAL_EPISODES},
+        "metrics": {"enabled": False},
+    }
+    config = parse_config(merge(values, fixed))
+    if config.steps > task.within:
+        raise ValueError(f"recipe of {env} trains for {config.steps:,} steps; allowed: {task.within:,}")
+    with tempfile.TemporaryDirectory() as out:
+        outcome = train(config, out=out)
+        with open_registry(Path(out), create=False) as registry:
+            report = run_report(registry, outcome.run)
+    evaluation = report["evaluation"]
+    return Learned(
+        env=env,
+        seed=seed,
+        mean=None if evaluation is None else evaluation["mean"],
+        steps=report["env_steps"],
+        seconds=report["wall_s"],
+        verdict=outcome.verdict,
+    )
+
+
+def learn_all(envs: Sequence[str], seeds: Sequence[int], *, jobs: int) -> Iterator[Learned]:
+    """Every run, `jobs` at a time in processes of their own, in the order of environments and seeds."""
+    for name in ONE_THREAD:
+        os.environ.setdefault(name, "1")  # before numpy is imported there
+    work = [(env, seed) for env in envs for seed in seeds]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        for running in [pool.submit(learn, env, seed) for env, seed in work]:
+            yield running.result()
+
+
+def judge(env: str, runs: Sequence[Learned]) -> dict[str, Any]:
+    """One environment's runs against its task, in plain values."""
+    task = TASKS[env]
+    passed = sum(run.passes(task) for run in runs)
+    return {
+        "env": env,
+        "at_least": task.at_least,
+        "within": task.within,
+        "means": [run.mean for run in runs],
+        "steps": [run.steps for run in runs],
+        "seconds": [round(run.seconds, 1) for run in runs],
+        "failures": {str(run.seed): run.verdict for run in runs if run.mean is None},
+        "passed": passed,
+        "runs": len(runs),
+        "met": bool(runs) and passed >= len(runs) - task.allowed_to_fail,
+    }
+
+
+def words(judged: Sequence[dict[str, Any]], seeds: Sequence[int]) -> str:
+    """The table: a line an environment, a column a seed."""
+    header = ["environment", "solved at", *(f"seed {seed}" for seed in seeds), "steps", "s a run", "passed"]
+    rows = []
+    for each in judged:
+        means = ["failed" if mean is None else f"{mean:.2f}" for mean in each["means"]]
+        seconds = f"{min(each['seconds']):.0f} to {max(each['seconds']):.0f}"
+        passed = f"{each['passed']} of {each['runs']}"
+        name = each["env"].rpartition(":")[2]
+        rows.append([name, f"{each['at_least']:g}", *means, f"{max(each['steps']):,}", seconds, passed])
+    return table(header, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Final greedy policies over 100 fresh episodes.")
+    parser.add_argument("--envs", nargs="+", choices=tuple(TASKS), default=list(TASKS), metavar="ENV")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    asked = parser.parse_args()
+    if asked.jobs < 1:
+        parser.error(f"--jobs: got {asked.jobs}, allowed: 1 or more")
+    runs: dict[str, list[Learned]] = {env: [] for env in asked.envs}
+    for run in learn_all(asked.envs, asked.seeds, jobs=asked.jobs):
+        runs[run.env].append(run)
+        mean = "failed: " + run.verdict if run.mean is None else f"{run.mean:.2f}"
+        print(f"{run.env}  seed {run.seed}  {mean}  {run.steps:,} steps  {run.seconds:.1f} s", file=sys.stderr)
+    judged = [judge(env, each) for env, each in runs.items()]
+    print(words(judged, asked.seeds))
+    met = all(each["met"] for each in judged)
+    print(result_line({"benchmark": "learning", "seeds": asked.seeds, "environments": judged, "met": met}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What truestep is measured against. Each peer is a program of its own that prints one reading."""

@@ -1,0 +1,109 @@
+"""The benchmark's environments: valid, far from solved by chance, solved by whoever uses all they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from benchmarks.envs import DICT_GOAL, PIXEL_CATCH
+from benchmarks.envs.dict_goal import DictGoalEnv
+from benchmarks.envs.pixel_catch import CELL, SIDE, PixelCatchEnv
+from benchmarks.learning import TASKS
+
+EPISODES = 200
+Policy = Callable[[Any], int]
+
+
+def mean_return(env: gymnasium.Env[Any, Any], policy: Policy) -> float:
+    """Over EPISODES episodes, seeded once."""
+    total = 0.0
+    for episode in range(EPISODES):
+        observation, _ = env.reset(seed=7 if episode == 0 else None)
+        over = False
+        while not over:
+            observation, reward, terminated, truncated, _ = env.step(np.int64(policy(observation)))
+            total += float(reward)
+            over = terminated or truncated
+    return total / EPISODES
+
+
+def under_the_ball(image: np.ndarray) -> int:
+    """Read both columns off the pixels and move towards the ball."""
+    ball = int(np.flatnonzero(image[: SIDE - CELL, :, 0].any(axis=0))[0]) // CELL
+    paddle = int(np.flatnonzero(image[SIDE - CELL :, :, 0].any(axis=0))[0]) // CELL
+    return 1 if paddle <= ball <= paddle + 1 else 2 if ball > paddle else 0
+
+
+def decode(observation: dict[str, Any], *, without: str = "") -> int:
+    """Walk towards the coded goal; `without` leaves one part of the observation unread."""
+    position = 0 if without == "position" else round((float(observation["position"][0]) + 1.0) * 3.5)
+    goal = 0 if without == "goal" else int("".join(map(str, observation["goal"])), 2)
+    reversed_ = without != "wiring" and bool(observation["wiring"])
+    side = int(np.sign(goal - position))
+    return 1 + (-side if reversed_ else side)
+
+
+def random_policy(num_actions: int) -> Policy:
+    generator = np.random.default_rng(3)
+    return lambda observation: int(generator.integers(num_actions))
+
+
+@pytest.mark.parametrize("make", [PixelCatchEnv, DictGoalEnv])
+def test_keeps_gymnasiums_contract(make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
+    """Gymnasium's own checker finds nothing wrong."""
+    check_env(make(), skip_render_check=True)
+
+
+@pytest.mark.parametrize("env_id", [PIXEL_CATCH, DICT_GOAL])
+def test_is_registered(env_id: str) -> None:
+    """The id that names its module can be made."""
+    gymnasium.make(env_id).close()
+
+
+def test_pixel_catch_is_solved_by_following_the_ball() -> None:
+    """Every ball can be caught in time, by the image alone."""
+    assert mean_return(PixelCatchEnv(), under_the_ball) == 1.0
+
+
+def test_pixel_catch_is_not_solved_by_chance() -> None:
+    """A random paddle misses most balls: 2 of 12 columns are covered, an expectation of about -0.67."""
+    assert mean_return(PixelCatchEnv(), random_policy(3)) < -0.4
+
+
+def test_pixel_catch_falls_eleven_steps() -> None:
+    """The reward comes with the last of 11 steps and with no other."""
+    env = PixelCatchEnv()
+    env.reset(seed=0)
+    steps = [env.step(np.int64(1))[1:3] for _ in range(11)]
+    assert [over for _, over in steps] == [False] * 10 + [True]
+    assert [abs(reward) for reward, _ in steps] == [0.0] * 10 + [1.0]
+
+
+def test_dict_goal_is_solved_by_decoding_all_parts() -> None:
+    """A policy that reads every part is above the benchmark's line."""
+    assert mean_return(DictGoalEnv(), decode) >= TASKS[DICT_GOAL].at_least + 0.05
+
+
+@pytest.mark.parametrize("part", ["position", "goal", "wiring"])
+def test_dict_goal_needs_each_part(part: str) -> None:
+    """Whoever leaves one part of the observation unread stays below the line."""
+    assert mean_return(DictGoalEnv(), lambda seen: decode(seen, without=part)) < TASKS[DICT_GOAL].at_least - 0.5
+
+
+def test_dict_goal_is_not_solved_by_chance() -> None:
+    """A random walk stays far below the line."""
+    assert mean_return(DictGoalEnv(), random_policy(3)) < TASKS[DICT_GOAL].at_least - 1.0
+
+
+def test_dict_goal_by_hand() -> None:
+    """From cell 0 to goal 2 with reversed controls: distance 1 is left, then 0, then the stop gives 1 and ends."""
+    env = DictGoalEnv()
+    env.reset(seed=0)
+    env.position, env.goal, env.wiring = 0, 2, 1
+    steps = [env.step(np.int64(action))[1:4] for action in (0, 0, 1)]
+    assert steps == [(-1 / 7, False, False), (0.0, False, False), (1.0, True, False)]
