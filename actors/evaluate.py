@@ -34,7 +34,7 @@ class EvaluationConfig:
     episodes: int = 20
     final_episodes: int = 100
     lanes: int = 20
-    max_ticks: int = 200_000
+    max_ticks: int = 30_000
 
     def __post_init__(self) -> None:
         if self.every < 0:
@@ -52,7 +52,8 @@ class EvaluationResult:
         version: weights evaluated.
         returns: undiscounted return of each episode, in order of episode number.
         lengths: transitions of each.
-        unfinished: episodes that were cut by `max_ticks`.
+        unfinished: episodes that did not end within `max_ticks`. Those under way are in `returns` as they stood;
+            those that had not begun are missing from it.
     """
 
     version: int
@@ -116,13 +117,12 @@ class _Tally:
         self._lengths[over] = 0
 
     def result(self, version: int) -> EvaluationResult:
-        unfinished = np.flatnonzero(self._played < self._quota)
-        for lane in unfinished:
+        for lane in np.flatnonzero(self._played < self._quota):
             self._record(int(lane))
         ordered = [self._done[episode] for episode in sorted(self._done)]
         return EvaluationResult(
             version=version,
             returns=tuple(value for value, _ in ordered),
             lengths=tuple(length for _, length in ordered),
-            unfinished=len(unfinished),
+            unfinished=int((self._quota - self._played).sum()),
         )

@@ -124,9 +124,10 @@ class Rollout:
         if (tick.end == End.BROKEN).any():
             for lane in np.flatnonzero(tick.end == End.BROKEN):
                 if self._void_broken:
-                    first = self._episodes.first_row[lane]
-                    self._episodes.voided += int(np.count_nonzero(self._buffer.valid[first : row[lane], lane]))
-                    self._buffer.valid[first : row[lane], lane] = 0
+                    rows = slice(self._episodes.first_row[lane], row[lane])
+                    self._episodes.voided += int(np.count_nonzero(self._buffer.valid[rows, lane]))
+                    self._buffer.valid[rows, lane] = 0
+                    self._buffer.reward[rows, lane] = 0
                 self._episodes.forget(int(lane), int(row[lane]) + 1)
 
     def _fill_unaligned(self, noise: NDArray[np.float32]) -> None:

@@ -27,7 +27,7 @@ from actors.policy import Policy
 from actors.rollout import Beat, Rollout, RolloutReport
 from actors.watchdog import Watchdog
 from common.clock import Clock
-from common.errors import CheckpointError
+from common.errors import CheckpointError, WireError
 from common.fragment import FragmentBuffer, FragmentHeader, FragmentLayout, FragmentSummary
 from common.nets import NetConfig
 from common.process import GarbageCollector
@@ -152,9 +152,14 @@ class ActorWorker:
         return self._watchdog.mark if self._watchdog is not None else _no_beat
 
     def collect(self, order: CollectOrder, weights: Any) -> tuple[NDArray[np.uint8], FragmentSummary]:
-        """One fragment. The frame is a view of a buffer that the next call overwrites: copy or send it first."""
+        """One fragment. The frame is a view of a buffer that the next call overwrites: copy or send it first.
+
+        Raises:
+            WireError: damaged weights, or those of another version than ordered.
+        """
         if self._policy.version != order.version:
             self._policy.follow(weights)
+            self._check_version(order)
         pause_ns = self._collector.collect() if self._watchdog is not None else 0
         start_ns = self._clock.now_ns()
         with self._working("step", self._config.env.step_deadline_s):
@@ -164,6 +169,15 @@ class ActorWorker:
         frame = self._buffer.seal(header)
         self._sequence += 1
         return frame, _summary(header, report, frame.nbytes, pause_ns)
+
+    def _check_version(self, order: CollectOrder) -> None:
+        """A fragment must not bear a version that did not make it."""
+        if self._policy.version != order.version:
+            raise WireError(
+                f"weights of another version reached {self._config.who}",
+                got=self._policy.version,
+                allowed=f"{order.version}, as ordered for update {order.update}",
+            )
 
     def _header(self, order: CollectOrder, report: RolloutReport, start_ns: int, end_ns: int) -> FragmentHeader:
         config = self._config
