@@ -231,8 +231,8 @@ class LearnerRank:
     def set_state(self, state: LearnerState) -> None:
         """Go on from `state`. Raises CheckpointError if it is of another network."""
         self._check_fingerprint(state.manifest_fingerprint)
+        self._optimiser.load(state.optimiser)  # refuses what does not fit before anything has changed
         self._parameters.load(state.parameters)
-        self._optimiser.load(state.optimiser)
         self._intake.set_state(state.intake)
         self._updates, self._version, self._term = state.updates, state.version, state.term
 

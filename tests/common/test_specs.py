@@ -64,6 +64,7 @@ REFUSED: list[tuple[ArraySpec, Any, str]] = [
     (SHIFTED, True, "dtype bool"),
     (SHIFTED, np.array([0]), "shape (1,)"),
     (SHIFTED, np.uint64(2**63), "9223372036854775808"),
+    (SHIFTED, np.uint64(2**64 - 1), "18446744073709551615"),  # -1 if it were cast: a valid choice here
     (SHIFTED, 2**63 - 1, "9223372036854775807"),
     (SHIFTED, -(2**63), "-9223372036854775808"),
     (multi_discrete(2, 3), np.array([1, 3]), "got 3, expected integers of shape (2,) below [2, 3] from [0, 0]"),

@@ -78,11 +78,12 @@ def test_rows_come_in_the_order_of_fragments_rows_and_lanes() -> None:
 
 
 def test_the_target_is_advantage_plus_value() -> None:
-    """In float64 before it is rounded to float32."""
-    batch = BatchBuilder(layout(5), CPU).build([fragment(layout(5), **ROWS)], gae)
-    item = fragment(layout(5), **ROWS)
-    expected = (gae(item) + item.value[:-1])[item.valid.astype(bool)].astype(np.float32)
-    assert batch.target.numpy().tobytes() == expected.tobytes()
+    """Added in float64 and rounded once: 1 + 2^-24 (1 + 2^-25) is nearer to 1 + 2^-23 than to 1."""
+    advantage = np.full((5, 1), 2.0**-24 * (1 + 2.0**-25))
+    item = fragment(layout(5), **(ROWS | {"value": [1.0] * 6}))
+    batch = BatchBuilder(layout(5), CPU).build([item], lambda _: advantage)
+    assert batch.target.tolist() == [1 + 2.0**-23] * 4
+    assert batch.advantage.tolist() == [2.0**-24] * 4
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,19 @@ def test_the_same_documents_give_the_same_bits() -> None:
     assert run(started(), range(3)) == run(started(), range(3))
 
 
+def test_each_update_shuffles_anew() -> None:
+    """The same rank, the same fragment, once as update 0 and once as update 1: other minibatches, other weights."""
+
+    def trained(update: int) -> bytes:
+        rank = started()
+        report, _ = rank.update(order(update), [rollout(0)])
+        assert report.trained
+        return rank.state().parameters.tobytes()
+
+    assert trained(0) == trained(0)
+    assert trained(0) != trained(1)
+
+
 def test_another_seed_gives_other_weights() -> None:
     """Both in the first weights and in the minibatches."""
     first, other = started(rank_config(SHAPE, seed=1)), started(rank_config(SHAPE, seed=2))
@@ -213,6 +226,19 @@ def test_a_resumed_learner_goes_on_as_if_nothing_had_happened(made: int) -> None
     assert resumed.state().document() == text
     assert run(resumed, range(made, made + 2)) == run(unbroken, range(made, made + 2))
     assert resumed.state().document() == unbroken.state().document()
+
+
+def test_every_field_of_a_state_survives() -> None:
+    """Numbers that differ from each other and from zero, so that none can stand in for another."""
+    rank = started()
+    run(rank, range(2))
+    rank.start(version=5, term=3)
+    state = rank.state()
+    read = LearnerState.read(state.tensors(), state.document())
+    assert (read.updates, read.version, read.term) == (2, 5, 3)
+    assert (read.manifest_fingerprint, read.intake) == (state.manifest_fingerprint, state.intake)
+    assert read.parameter_digest == state.parameter_digest
+    assert sorted(read.optimiser) == sorted(state.optimiser)
 
 
 def test_a_snapshot_aliases_nothing() -> None:
@@ -250,6 +276,17 @@ def test_weights_of_another_network_are_refused() -> None:
     with pytest.raises(CheckpointError, match="another network"):
         rank.load_parameters(state.parameters, state.manifest_fingerprint)
     assert rank.state().parameter_digest == before
+
+
+def test_an_optimiser_state_that_does_not_fit_changes_nothing() -> None:
+    """Of the same network, but damaged: neither parameters nor moments are taken over."""
+    rank = started()
+    run(rank, range(1))
+    before = rank.state()
+    bad = replace(before, parameters=before.parameters + 1, optimiser={"adam_first": before.parameters})
+    with pytest.raises(CheckpointError, match="optimiser state adam_second; got nothing"):
+        rank.set_state(bad)
+    assert rank.state().parameter_digest == before.parameter_digest
 
 
 @pytest.mark.parametrize(
