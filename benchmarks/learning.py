@@ -49,7 +49,7 @@ TASKS = {
     "Acrobot-v1": Task(at_least=-90.0, within=500_000, allowed_to_fail=1),
     "Pendulum-v1": Task(at_least=-250.0, within=1_000_000, allowed_to_fail=1),
     PIXEL_CATCH: Task(at_least=0.95, within=150_000, settings=HERE / "envs" / "pixel_catch.toml"),
-    DICT_GOAL: Task(at_least=0.3, within=200_000, settings=HERE / "envs" / "dict_goal.toml"),
+    DICT_GOAL: Task(at_least=0.95, within=200_000, settings=HERE / "envs" / "dict_goal.toml"),
 }
 
 

@@ -14,9 +14,8 @@ import json
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from benchmarks.peers import setting as work
 from benchmarks.peers.setting import Order, parse_order
@@ -121,7 +120,7 @@ def run_cpu_seconds(targets_url: str) -> dict[str, float]:
     return totals
 
 
-def values(exposition: str, names: Mapping[str, Any]) -> dict[str, float]:
+def values(exposition: str, names: Collection[str]) -> dict[str, float]:
     """Metrics without labels, from Prometheus text. Raises ValueError if one of `names` is missing."""
     found = {}
     for line in exposition.splitlines():

@@ -11,6 +11,7 @@ from gymnasium import spaces
 CODE_BITS = 3
 NUM_CELLS = 2**CODE_BITS
 MAX_STEPS = 12
+WASTED_STEP = -0.2
 
 Observation = dict[str, Any]
 
@@ -23,8 +24,8 @@ class DictGoalEnv(gymnasium.Env[Observation, np.int64]):
         goal: MultiBinary [3], the goal cell as a binary number, most significant bit first.
         wiring: Discrete 2, 0 if action 2 moves right, 1 if it moves left.
 
-    Actions: 0 and 2 walk to either side, 1 stops. Each step costs the distance to the goal that is left, over 7.
-    Stopping on the goal gives +1 and ends the episode; after 12 steps it is truncated.
+    Actions: 0 and 2 walk to either side, 1 stops. A step that brings the walker no closer costs 0.2, stopping
+    on the goal gives +1 and ends the episode; after 12 steps it is truncated. The best return is 1 from every start.
     """
 
     def __init__(self) -> None:
@@ -48,9 +49,11 @@ class DictGoalEnv(gymnasium.Env[Observation, np.int64]):
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         self.steps += 1
         move = (int(action) - 1) * (-1 if self.wiring else 1)
-        stopped = move == 0 and self.position == self.goal
+        distance = abs(self.position - self.goal)
+        stopped = move == 0 and distance == 0
         self.position = min(max(self.position + move, 0), NUM_CELLS - 1)
-        reward = 1.0 if stopped else -abs(self.position - self.goal) / (NUM_CELLS - 1)
+        closer = abs(self.position - self.goal) < distance
+        reward = 1.0 if stopped else 0.0 if closer else WASTED_STEP
         return self._observation(), reward, stopped, self.steps == MAX_STEPS and not stopped, {}
 
     def _observation(self) -> Observation:
