@@ -148,7 +148,8 @@ class Bernoulli(nn.Module):
 class Gaussian(nn.Module):
     """Box: diagonal normal with a learned, state-independent log standard deviation, clipped at the border.
 
-    z is in units of the action range where both bounds are finite (z = ±1 is the border), else in the environment's.
+    z is in units of the action range where there is one (z = ±1 is the border), else in the environment's. Bounds that
+    are infinite, or so far apart that float32 cannot hold the width, make no range.
     """
 
     noise: Literal["uniform", "normal"] = "normal"
@@ -161,10 +162,12 @@ class Gaussian(nn.Module):
         self.log_std = nn.Parameter(torch.full((spec.size,), initial_log_std))
         self._dtype = np.dtype(spec.dtype)
         self._low, self._high = spec.low_array(), spec.high_array()
-        finite = np.isfinite(self._low) & np.isfinite(self._high)
-        width = np.where(finite, self._high, 1.0) - np.where(finite, self._low, -1.0)
+        with np.errstate(over="ignore"):
+            ranged = np.isfinite(self._high.astype(np.float32) - self._low.astype(np.float32))
+        width = np.where(ranged, self._high, 1.0) - np.where(ranged, self._low, -1.0)
         self._scale = width / 2
-        self._centre = np.where(finite, np.where(finite, self._low, 0.0) + width / 2, 0.0)
+        self._centre = np.where(ranged, np.where(ranged, self._low, 0.0) + width / 2, 0.0)
+        self._has_range = bool((ranged & (width > 0.0)).all())
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         return (parameters + self.log_std.exp() * noise).reshape(-1, *self.shape)
@@ -197,8 +200,7 @@ class SquashedGaussian(Gaussian):
 
     def __init__(self, spec: ArraySpec, *, initial_log_std: float = 0.0) -> None:
         super().__init__(spec, initial_log_std=initial_log_std)
-        finite = np.isfinite(self._low).all() and np.isfinite(self._high).all()
-        if not (finite and (self._low < self._high).all()):
+        if not self._has_range:
             raise ConfigError(
                 "a squashed Gaussian needs bounds on every action dimension",
                 got=f"low {self._low.tolist()}, high {self._high.tolist()}",

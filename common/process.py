@@ -85,12 +85,20 @@ class GarbageCollector:
 
 @contextmanager
 def signals_deferred(*numbers: signal.Signals) -> Iterator[None]:
-    """Block delivery of `numbers` in this thread for the block; pending ones arrive at its end."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    """Hold `numbers` back for the block; those that came arrive at its end, each once. Main thread only.
+
+    Handlers are exchanged, not signals blocked: a mask holds for one thread, and a signal to the process would be
+    taken by another (torch's pool, a server) and still interrupt this one.
+    """
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda which, _: came.append(which)) for number in numbers}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for which in dict.fromkeys(came):
+            signal.raise_signal(which)
 
 
 @contextmanager

@@ -129,6 +129,16 @@ def test_a_normal_action_is_scaled_and_clipped_at_the_border_only() -> None:
     assert free.to_environment(np.array([[7.5]], np.float32)).dtype == np.float64
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bounds_at_the_end_of_the_numbers_are_no_range(dtype: str) -> None:
+    """Box(-max, max) is how some environments write "unbounded": z is not measured in units of 1e38."""
+    largest = float(np.finfo(dtype).max)
+    spec = box(1, dtype=dtype, low=-largest, high=largest)
+    assert Gaussian(spec).to_environment(np.array([[0.5]], np.float32)).tolist() == [[0.5]]
+    with pytest.raises(ConfigError, match="needs bounds"):
+        SquashedGaussian(spec)
+
+
 def test_noise_becomes_an_action_by_mean_and_deviation() -> None:
     """mean + e^log_std noise, in the shape of the space; the mode is the mean."""
     head = Gaussian(box(2, 2), initial_log_std=math.log(2.0))

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,20 +110,48 @@ def test_every_nth_collection_is_a_full_one_and_each_pause_is_measured(monkeypat
     assert pauses == [125_000_000, 125_000_000, 250_000_000, 125_000_000]
 
 
-def test_a_deferred_signal_arrives_at_the_end_of_the_block() -> None:
-    """Not inside it, not lost; and the mask is what it was, also after an exception."""
-    seen: list[int] = []
-    before_handler = signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
+@pytest.fixture
+def seen() -> Iterator[list[int]]:
+    """The SIGUSR1 that a handler of the caller's sees."""
+    numbers: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: numbers.append(number))
+    yield numbers
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_deferred_signal_arrives_once_at_the_end_of_the_block(seen: list[int]) -> None:
+    """Not inside it and not lost, also when the block raises; afterwards signals arrive at once again."""
+    with pytest.raises(RuntimeError, match="inside"), signals_deferred(signal.SIGUSR1):
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        assert seen == []
+        raise RuntimeError("inside")
+    assert seen == [signal.SIGUSR1]
+    signal.raise_signal(signal.SIGUSR1)
+    assert len(seen) == 2
+
+
+def test_a_signal_that_another_thread_takes_is_deferred_too(seen: list[int]) -> None:
+    """The kernel hands a process's signal to any thread; Python runs the handler in the main one all the same."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    outer = signal.set_wakeup_fd(writer)
     try:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        with pytest.raises(RuntimeError, match="inside"), signals_deferred(signal.SIGUSR1):
-            os.kill(os.getpid(), signal.SIGUSR1)
+        with signals_deferred(signal.SIGUSR1):
+            assert thread.ident is not None
+            signal.pthread_kill(thread.ident, signal.SIGUSR1)
+            assert read_within(reader, 30.0) == bytes([signal.SIGUSR1])  # it has been taken
             assert seen == []
-            raise RuntimeError("inside")
         assert seen == [signal.SIGUSR1]
-        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
     finally:
-        signal.signal(signal.SIGUSR1, before_handler)
+        signal.set_wakeup_fd(outer)
+        done.set()
+        thread.join()
+        os.close(reader)
+        os.close(writer)
 
 
 def test_threads_are_set_for_a_block_only() -> None:
