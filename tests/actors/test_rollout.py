@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -218,7 +219,7 @@ def test_every_valid_row_is_followed_by_its_true_next_observation(
             index = row.observation[0]
             assert row.next_observation == [index + 1, row.action]
             assert (row.reward, row.value, row.log_prob) == (index + 1, index + 0.25, -row.action)
-        for row, following in zip(lane, lane[1:], strict=False):
+        for row, following in pairwise(lane):
             begins = [0.0, 0.0] if row.end else row.next_observation
             assert following.observation == begins
     ended = sum(row.end != End.CONTINUES for lane in found for row in lane)
@@ -296,7 +297,7 @@ def test_unaligned_lanes_that_cannot_be_filled_are_padded() -> None:
 
 @pytest.mark.parametrize(("void_broken", "kept", "voided"), [(True, 0, 4), (False, 4, 0)])
 def test_a_broken_episode_is_voided_or_ended(void_broken: bool, kept: int, voided: int) -> None:
-    """Golden: rewards are NaN at each third step. drop_episode voids the two transitions before, end_episode does not."""
+    """Golden: each third reward is NaN. drop_episode voids the two transitions before it, end_episode keeps them."""
     policy = "drop_episode" if void_broken else "end_episode"
     lanes = lanes_of("NaNReward", 1, vectorise="sync", on_nonfinite=policy)
     lanes.start()
@@ -347,7 +348,7 @@ def test_an_episode_that_ended_well_is_not_voided_by_the_next(aligned: bool) -> 
 
 
 def test_a_lane_that_breaks_and_restarts_in_one_tick() -> None:
-    """Golden, unaligned: the break is a row, the restart another, and the next episode is counted from its beginning."""
+    """Golden, unaligned: the break is a row, the restart another; the next episode is counted from its beginning."""
     ticks = [tick(1, 1.0), tick(1, 0.0, End.BROKEN, valid=False, restarts=True), tick(1, 1.0), tick(2, 1.0)]
     ticks += [tick(3, 1.0, End.TRUNCATED, restarts=True)]
     rollout, buffer = rollout_of(HandMadeLanes(ticks, aligned=False), 6)
