@@ -83,7 +83,17 @@ def _evaluation(result: EvaluationResult | None) -> dict[str, Any] | None:
 
 
 def read_saved(checkpoint: Checkpoint) -> SavedRun:
-    """The run behind a verified checkpoint. Raises CheckpointError where it is of another schema."""
+    """The run behind a verified checkpoint. Raises CheckpointError: another schema, or not a whole run."""
+    name = checkpoint.info.name
+    try:
+        return _read(checkpoint)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"checkpoint {name} has other parts than its schema says", got=f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _read(checkpoint: Checkpoint) -> SavedRun:
     plain = unpack_plain(checkpoint.documents["conductor"], what="conductor state", max_bytes=MAX_DOCUMENT_BYTES)
     if plain.get("schema") != SCHEMA:
         fix = "resume with the release that wrote it"

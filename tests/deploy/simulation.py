@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
 
 from actors.env.lanes import LaneFacts
 from actors.evaluate import EvaluationResult
@@ -54,6 +55,30 @@ MAX_EVENTS = 20_000
 def digest(*parts: object) -> str:
     """A digest of values, by their text."""
     return sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def summary_of(**fields: Any) -> FragmentSummary:
+    """A summary of which only some fields matter."""
+    usual: dict[str, Any] = {
+        "actor": 0,
+        "lease": "lease",
+        "incarnation": 0,
+        "sequence": 0,
+        "term": 0,
+        "version": 0,
+        "update": 0,
+        "num_valid": 0,
+        "num_voided": 0,
+        "num_bytes": 100,
+        "episode_returns": (),
+        "episode_lengths": (),
+        "start_ns": 0,
+        "end_ns": 1,
+        "policy_ns": 0,
+        "env_ns": 0,
+        "gc_pause_ns": (),
+    }
+    return FragmentSummary(**(usual | fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +345,7 @@ class Simulation:
         process.sequence += 1
         process.made = command.update
         number = int(frame.digest, 16)
-        summary = FragmentSummary(
+        summary = summary_of(
             actor=process.actor,
             lease=process.lease,
             incarnation=process.incarnation,
@@ -330,14 +355,8 @@ class Simulation:
             update=command.update,
             num_valid=6 + number % 5,
             num_voided=number % 3,
-            num_bytes=100,
             episode_returns=(1.0,) * (number % 4),
             episode_lengths=(1,) * (number % 4),
-            start_ns=0,
-            end_ns=1,
-            policy_ns=0,
-            env_ns=0,
-            gc_pause_ns=(),
         )
         return FragmentMade(summary=summary, frame=frame)
 
