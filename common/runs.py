@@ -26,7 +26,6 @@ from typing import Any
 from common import clock as clocks
 from common import run_records as records
 from common.clock import Clock
-from common.runs_database import Database, Row, Session
 from common.errors import ConfigError, RegistryError, RunNotFoundError
 from common.process_identity import ProcessIdentity
 from common.run_records import (
@@ -38,6 +37,7 @@ from common.run_records import (
     RunStatus,
     UpdateRecord,
 )
+from common.runs_database import Database, Row, Session
 
 __all__ = [
     "CheckpointRecord",

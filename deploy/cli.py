@@ -139,7 +139,3 @@ def print_error(error: TruestepError) -> None:
     print(f"truestep: {error}", file=sys.stderr)
     if error.detail and error.exit_code != EXIT_BAD_INPUT:
         print(error.detail, file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

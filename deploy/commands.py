@@ -77,7 +77,7 @@ def configuration(command: cli.Train) -> tuple[RunConfig, str]:
 def _exists(out: Path, run: str) -> bool:
     if not (out / "runs.sqlite").is_file():
         return False
-    with open_registry(out, create=False) as registry:
+    with open_registry(out) as registry:
         return any(record.run == run for record in registry.runs(limit=1_000_000))
 
 
@@ -88,7 +88,7 @@ def _display(*, json_wanted: bool) -> Display:
 
 
 def _tell_outcome(outcome: Outcome, *, json_wanted: bool) -> int:
-    with open_registry(outcome.out, create=False) as registry:
+    with open_registry(outcome.out) as registry:
         report = run_report(registry, outcome.run)
     if json_wanted:
         print(json.dumps(report, allow_nan=False))
@@ -96,8 +96,10 @@ def _tell_outcome(outcome: Outcome, *, json_wanted: bool) -> int:
         evaluation = report["evaluation"]
         if evaluation is not None:
             print(f"mean return  {evaluation['mean']:.2f} over {evaluation['episodes']} greedy episodes")
-        print(f"parameters   sha256 {report['parameter_digest']}")
-        print(f"{outcome.status:<12} {outcome.verdict} ({duration(report['wall_s'])})")
+        if report["parameter_digest"]:
+            print(f"parameters   sha256 {report['parameter_digest']}")
+        why = outcome.verdict if outcome.error is None else f"at update {report['updates']}, see below"
+        print(f"{outcome.status:<12} {why} ({duration(report['wall_s'])})", flush=True)
         if outcome.status == "interrupted":
             print(f"go on with   truestep resume {outcome.run} --out {outcome.out}")
     if outcome.error is not None:
@@ -122,7 +124,7 @@ def _evaluate(command: cli.Evaluate) -> int:
 
 
 def _runs(command: cli.Runs) -> int:
-    with open_registry(command.out, create=False) as registry:
+    with open_registry(command.out) as registry:
         rows = [run_row(registry, record) for record in registry.runs(limit=command.limit)]
     if command.json:
         print(json.dumps({"out": str(command.out), "runs": rows}, allow_nan=False))
@@ -144,7 +146,7 @@ def _runs(command: cli.Runs) -> int:
 
 
 def _show(command: cli.Show) -> int:
-    with open_registry(command.out, create=False) as registry:
+    with open_registry(command.out) as registry:
         report = run_report(registry, command.run)
     if command.json:
         print(json.dumps(report, allow_nan=False))

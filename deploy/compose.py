@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from actors.env.make import read_specs
@@ -15,6 +16,7 @@ from deploy.config import RunConfig
 from learner.rank import RankConfig
 
 ACTOR_THREADS = 1
+FRAMES_OF_AN_ACTOR = 4  # fragments of one actor that may exist at once: being made, queued, trained on, being saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +73,15 @@ def compose(run: str, config: RunConfig) -> Composition:
     layout = FragmentLayout(
         num_rows=config.actors.rows, num_lanes=config.actors.lanes, observation=observation, action=action
     )
-    check_size(layout)
+    check_size(layout, config.actors.num)
     checker = Streams(config.seed).generator(Role.CHECKER, 0, purpose=Purpose.INITIALISE)
     make_actor_critic(observation, action, config.net, checker)
     config.learner.torch_device()
     return Composition(run=run, config=config, layout=layout)
 
 
-def check_size(layout: FragmentLayout) -> None:
-    """Refuse fragments that no frame can hold, in numbers the user can act on."""
+def check_size(layout: FragmentLayout, num_actors: int) -> None:
+    """Refuse fragments that no frame or this machine's memory can hold, in numbers the user can act on."""
     try:
         num_bytes = layout.frame_layout().payload_bytes
     except WireError as error:
@@ -91,3 +93,16 @@ def check_size(layout: FragmentLayout) -> None:
             allowed=f"below {MAX_FRAME_BYTES / 2**30:.0f} GiB",
             fix="use fewer actors.rows or actors.lanes",
         )
+    needed, present = num_actors * num_bytes * FRAMES_OF_AN_ACTOR, memory_bytes()
+    if needed > present:
+        raise ConfigError(
+            "the run needs more memory than this machine has",
+            got=f"{needed / 2**30:.1f} GiB for {num_actors} actors with {FRAMES_OF_AN_ACTOR} fragments each in flight",
+            allowed=f"{present / 2**30:.1f} GiB",
+            fix="use fewer actors.num, actors.rows or actors.lanes",
+        )
+
+
+def memory_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

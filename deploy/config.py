@@ -22,6 +22,7 @@ from actors.env.config import EnvConfig
 from actors.evaluate import EvaluationConfig
 from common.errors import ConfigError
 from common.nets import NetConfig
+from common.ports import PortRange
 from deploy.conductor.plan import Plan
 from learner.algorithms.ppo import PPOConfig
 from learner.optimiser import OptimiserConfig
@@ -82,14 +83,26 @@ class MetricsConfig:
     Attributes:
         enabled: false serves nothing.
         host: address to bind; the default is reachable from this machine only.
-        port: of the driver: a port, a range "first-last" (the first free one), or "0" for any free one.
+        port: of the driver: a port, a range "first-last" (the first free one), or 0 for any free one.
         process_ports: likewise for actors and learner.
     """
 
     enabled: bool = True
     host: str = "127.0.0.1"
-    port: str = "0"
-    process_ports: str = "0"
+    port: int | str = 0
+    process_ports: int | str = 0
+
+    def driver_ports(self) -> PortRange:
+        """`port`, parsed. Raises ConfigError."""
+        return PortRange.parse(str(self.port))
+
+    def other_ports(self) -> PortRange:
+        """`process_ports`, parsed. Raises ConfigError."""
+        return PortRange.parse(str(self.process_ports))
+
+    def __post_init__(self) -> None:
+        self.driver_ports()
+        self.other_ports()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +166,8 @@ class RunConfig:
         self.env.validate()
         if not 0 <= self.seed < 2**63:
             raise ConfigError("seed", got=self.seed, allowed="0 to 2**63 - 1")
+        if self.steps < 1:
+            raise ConfigError("steps", got=self.steps, allowed="1 or more")
         if self.stop_at_return is not None:
             if math.isnan(self.stop_at_return):
                 raise ConfigError("stop_at_return", got="nan", allowed="a number")
@@ -210,27 +225,55 @@ def parse_config(plain: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: naming the key by its full path, what was got and what is allowed.
     """
-    try:
-        text = json.dumps(plain)
-    except (TypeError, ValueError) as error:
-        raise ConfigError("configuration holds a value that is not plain", got=error, allowed="TOML values") from None
+    _check_plain(plain)
+    text = json.dumps(plain)
     try:
         return _ADAPTER.validate_json(text, strict=True, extra="forbid")
     except ValidationError as error:
         raise _first_fault(error) from None
 
 
+def _check_plain(value: Any, path: str = "") -> None:
+    """TOML knows dates and times, which no key of ours takes and no record could hold."""
+    match value:
+        case Mapping():
+            for key, item in value.items():
+                _check_plain(item, f"{path}.{key}" if path else str(key))
+        case list() | tuple():
+            for number, item in enumerate(value):
+                _check_plain(item, f"{path}.{number}")
+        case bool() | int() | float() | str() | None:
+            pass
+        case _:
+            kind = type(value).__name__
+            raise ConfigError(
+                f"configuration key {path!r}",
+                got=f"{value} ({kind})",
+                allowed="text, numbers, true, false, lists, tables",
+            )
+
+
+UNION_MEMBERS = ("int", "str", "float", "bool")
+
+
 def _first_fault(error: ValidationError) -> ConfigError:
-    fault = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in fault["loc"])
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    """The first key at fault; a key that may have several types is one fault, though pydantic counts each type."""
+    faults = [(_key_of(fault["loc"]), fault) for fault in error.errors(include_url=False)]
+    path, fault = faults[0]
+    others = len({each for each, _ in faults} - {path})
+    more = f" (and {others} more)" if others else ""
     if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        path = ".".join(str(part) for part in fault["loc"])
         known = _keys_at(fault["loc"][:-1])
         close = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else ""
         return ConfigError(f"unknown configuration key {path!r}{more}", allowed=", ".join(known), fix=hint)
-    message = fault["msg"].removeprefix("Input should be ")
-    return ConfigError(f"configuration key {path!r}{more}", got=repr(fault["input"]), allowed=message)
+    allowed = " or ".join(other["msg"].removeprefix("Input should be ") for each, other in faults if each == path)
+    return ConfigError(f"configuration key {path!r}{more}", got=repr(fault["input"]), allowed=allowed)
+
+
+def _key_of(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location if part not in UNION_MEMBERS)
 
 
 def _keys_at(path: Iterable[Any]) -> list[str]:
@@ -280,16 +323,19 @@ def setting(text: str) -> dict[str, Any]:
     """`a.b=value` as nested values; the value is read as TOML, and as a bare string where it is not TOML.
 
     Raises:
-        ConfigError: no `=`, or no key.
+        ConfigError: no `=`, no key, or more than one value.
     """
     path, equals, value = text.partition("=")
-    keys = path.strip().split(".")
+    keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
         raise ConfigError("--set", got=text, allowed="key.path=value")
     try:
-        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+        document = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
-        parsed = value
+        document = {"value": value.strip()}
+    if len(document) > 1:
+        raise ConfigError("--set", got=text, allowed="one key.path=value")
+    parsed: Any = document["value"]
     for key in reversed(keys):
         parsed = {key: parsed}
     return cast(dict[str, Any], parsed)

@@ -39,7 +39,7 @@ def evaluate_run(
     if episodes < 1:
         raise ConfigError("--episodes", got=episodes, allowed="1 or more")
     out = Path(out)
-    with open_registry(out, create=False) as registry:
+    with open_registry(out) as registry:
         config = parse_config(registry.run(run).config)
     chosen = _choose(out, run, checkpoint)
     saved = read_saved(chosen)

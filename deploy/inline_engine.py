@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.worker import ActorWorker, CollectOrder, EvaluateOrder
-from common.clock import Clock
+from common.clock import NS_PER_S, Clock
 from common.errors import EnvironmentFault, TruestepError, UserError
 from common.metrics import ActorMetrics, LearnerMetrics, Target
 from common.process import intra_op_threads, keep_freed_memory
@@ -118,7 +118,10 @@ class InlineEngine:
                 )
             case Evaluate():
                 judged = EvaluateOrder(update=command.update, episodes=command.episodes, final=command.final)
+                start_ns = self._clock.now_ns()
                 result = worker.evaluate(judged, command.weights)
+                seconds = (self._clock.now_ns() - start_ns) / NS_PER_S
+                self._actor_metrics.observe_evaluation(seconds, len(result.returns))
                 return EvaluationMade(update=command.update, final=command.final, result=result)
 
     def _start_actor(self, command: StartActor, lease: str) -> Event:

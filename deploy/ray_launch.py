@@ -24,6 +24,7 @@ def connect(*, num_processes: int, object_store_bytes: int) -> bool:
     """
     if ray.is_initialized():
         return False
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # ours are handled, or their process was given up
     address = os.environ.get("RAY_ADDRESS", "")
     where = f"cluster at {address}" if address else "embedded Ray"
     try:

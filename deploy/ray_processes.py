@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from actors.env.lanes import LaneFacts
 from actors.evaluate import EvaluationConfig, EvaluationResult
 from actors.worker import ActorConfig, ActorWorker, CollectOrder, EvaluateOrder
-from common.clock import Clock, MonotonicClock
+from common.clock import NS_PER_S, Clock, MonotonicClock
 from common.errors import RunFailedError
 from common.fragment import FragmentSummary
 from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, PortRange, Registry, new_registry, serve
@@ -51,7 +51,7 @@ class ProcessSetup:
     sources: dict[str, str]
     python_path: tuple[str, ...]
     metrics_host: str
-    metrics_ports: str
+    metrics_ports: PortRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def start_serving(setup: ProcessSetup, registry: Registry, who: str) -> tuple[Se
     """Serve `/metrics`, if the run wants it."""
     if not setup.metrics_host:
         return Serving(host="", port=0), None
-    server = serve(registry, host=setup.metrics_host, ports=PortRange.parse(setup.metrics_ports), who=who)
+    server = serve(registry, host=setup.metrics_host, ports=setup.metrics_ports, who=who)
     return Serving(host=setup.metrics_host, port=server.port), server
 
 
@@ -111,7 +111,7 @@ class ActorProcess:
 
     def start(self, snapshot: bytes | None) -> tuple[LaneFacts, Serving]:
         """Make everything; returns what the environments are like and where to scrape."""
-        clock = MonotonicClock()
+        self._clock = clock = MonotonicClock()
         prepare(self._setup, clock, threads=ACTOR_THREADS)
         registry = new_registry()
         self._metrics = ActorMetrics(registry)
@@ -132,7 +132,10 @@ class ActorProcess:
 
     def evaluate(self, order: EvaluateOrder, weights: Any) -> EvaluationResult:
         """Greedy episodes."""
-        return self._worker.evaluate(order, weights)
+        start_ns = self._clock.now_ns()
+        result = self._worker.evaluate(order, weights)
+        self._metrics.observe_evaluation((self._clock.now_ns() - start_ns) / NS_PER_S, len(result.returns))
+        return result
 
     def close(self) -> None:
         """Close the environments; the process is ended afterwards."""

@@ -33,7 +33,6 @@ from common.metrics import (
     DriverMetrics,
     LearnerMetrics,
     MetricsServer,
-    PortRange,
     Registry,
     Target,
     new_registry,
@@ -41,7 +40,7 @@ from common.metrics import (
 )
 from common.process_identity import ProcessIdentity
 from common.runs import RunRecord, RunRegistry, RunStatus
-from deploy.compose import Composition, compose
+from deploy.compose import FRAMES_OF_AN_ACTOR, Composition, compose
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import Cut, Finish
 from deploy.config import RunConfig, parse_config
@@ -56,7 +55,6 @@ from deploy.writer import CheckpointWriter
 
 REGISTRY_FILE = "runs.sqlite"
 RUN_PROCESSES_BESIDES_ACTORS = 1
-FRAMES_IN_STORE = 4  # fragments of each actor that may be in the object store at once: made, queued, trained, saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +83,13 @@ class Outcome:
         return EXIT_FINISHED if self.status == "finished" else EXIT_RESUMABLE
 
 
-def open_registry(out: Path, *, create: bool) -> RunRegistry:
-    """The registry of an output directory. Raises OutputError where it cannot be made or does not exist."""
-    if create:
-        _check_writable(out)
-    elif not (out / REGISTRY_FILE).is_file():
+def open_registry(out: Path, *, create: bool = False, write: bool = False) -> RunRegistry:
+    """The registry of an output directory, read-only unless asked. Raises OutputError where there is none."""
+    if not create and not (out / REGISTRY_FILE).is_file():
         raise OutputError("no runs there", got=out, allowed="a directory that `truestep train --out` wrote to")
-    return RunRegistry.open(out / REGISTRY_FILE, read_only=not create)
+    if create or write:
+        _check_writable(out)
+    return RunRegistry.open(out / REGISTRY_FILE, read_only=not (create or write))
 
 
 def _check_writable(out: Path) -> None:
@@ -158,7 +156,7 @@ def resume(
         CheckpointError: it has checkpoints and none is good.
     """
     out = Path(out)
-    with open_registry(out, create=True) as registry:
+    with open_registry(out, create=False, write=True) as registry:
         record = registry.run(run)
         config = parse_config(record.config)
         composition = compose(run, config)
@@ -212,7 +210,7 @@ def _session(config: RunConfig, display: Display | None, stop: StopFlag | None, 
             session.server = serve(
                 session.metrics,
                 host=config.metrics.host,
-                ports=PortRange.parse(config.metrics.port),
+                ports=config.metrics.driver_ports(),
                 targets=session.targets,
                 who=f"driver of {who}",
             )
@@ -361,7 +359,7 @@ def _engine(session: _Session, composition: Composition, install_signals: Callab
     num_processes = config.actors.num + RUN_PROCESSES_BESIDES_ACTORS
     frame_bytes = composition.layout.frame_layout().payload_bytes
     embedded = connect(
-        num_processes=num_processes, object_store_bytes=FRAMES_IN_STORE * config.actors.num * frame_bytes
+        num_processes=num_processes, object_store_bytes=FRAMES_OF_AN_ACTOR * config.actors.num * frame_bytes
     )
     install_signals()  # Ray has put its own in
     setup = ProcessSetup(
@@ -369,7 +367,7 @@ def _engine(session: _Session, composition: Composition, install_signals: Callab
         sources=source_digests(),
         python_path=tuple(sys.path),
         metrics_host=config.metrics.host if config.metrics.enabled else "",
-        metrics_ports=config.metrics.process_ports,
+        metrics_ports=config.metrics.other_ports(),
     )
     try:
         with _used(session, composition, RayEngine(composition, setup, session.clock)) as engine:

@@ -25,6 +25,7 @@ PLAIN = {
     "GlobalRng": "drawing:GlobalRngEnv",
     "SeedIgnoring": "drawing:SeedIgnoringEnv",
     "StatefulObject": "drawing:StatefulObjectEnv",
+    "Jitter": "jitter:JitterEnv",
 }
 COUNTING = {
     "Counting": {},
