@@ -74,8 +74,8 @@ class Learned:
     verdict: str
 
     def passes(self, task: Task) -> bool:
-        """Good enough, and within the steps (the last update may go beyond by less than one update)."""
-        return self.mean is not None and self.mean >= task.at_least
+        """Good enough, and within the steps."""
+        return self.mean is not None and self.mean >= task.at_least and self.steps <= task.within
 
 
 def learn(env: str, seed: int) -> Learned:

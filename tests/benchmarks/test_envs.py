@@ -84,6 +84,14 @@ def test_pixel_catch_falls_eleven_steps() -> None:
     assert [abs(reward) for reward, _ in steps] == [0.0] * 10 + [1.0]
 
 
+def test_pixel_catch_shows_the_whole_paddle() -> None:
+    """It is drawn inside the image wherever an episode begins and however long it is pushed against a wall."""
+    env = PixelCatchEnv()
+    for seed in range(50):
+        images = [env.reset(seed=seed)[0]] + [env.step(np.int64(2 * (seed % 2)))[0] for _ in range(10)]
+        assert {int((image[-1] == 255).sum()) for image in images} == {2 * CELL}
+
+
 def test_dict_goal_is_solved_by_decoding_all_parts() -> None:
     """A policy that reads every part wastes no step."""
     assert mean_return(DictGoalEnv(), decode) == 1.0
@@ -116,3 +124,12 @@ def test_dict_goal_is_truncated() -> None:
     env.position, env.goal = 0, 5
     ends = [env.step(np.int64(1))[2:4] for _ in range(12)]
     assert ends == [(False, False)] * 11 + [(False, True)]
+
+
+def test_dict_goal_ends_once() -> None:
+    """A stop on the goal in the twelfth step is a termination and no truncation."""
+    env = DictGoalEnv()
+    env.reset(seed=0)
+    env.position = env.goal = 0
+    env.steps = 11
+    assert env.step(np.int64(1))[1:4] == (1.0, True, False)

@@ -28,8 +28,9 @@ def configuration(env: str) -> RunConfig:
 
 @pytest.mark.parametrize("env", TASKS)
 def test_recipes_stay_within_the_allowed_steps(env: str) -> None:
-    """Each task's recipe parses and ends in time."""
-    assert configuration(env).steps <= TASKS[env].within
+    """Each task's recipe parses and ends in time, its last update included."""
+    config = configuration(env)
+    assert config.steps + config.rows_per_update <= TASKS[env].within
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
@@ -49,6 +50,13 @@ def test_acrobot_may_fail_once() -> None:
     judged = judge("Acrobot-v1", runs("Acrobot-v1", -80.0, -85.0, -90.0, -70.0, None))
     assert judged["met"] and judged["failures"] == {"4": "diverged"}
     assert not judge("Acrobot-v1", runs("Acrobot-v1", -80.0, -85.0, -90.1, -70.0, None))["met"]
+
+
+def test_a_run_that_took_more_steps_does_not_pass() -> None:
+    """The last update counts: a run ends with the update that reaches its steps."""
+    run = runs("CartPole-v1", 500.0)[0]
+    assert dataclasses.replace(run, steps=500_000).passes(TASKS["CartPole-v1"])
+    assert not dataclasses.replace(run, steps=500_001).passes(TASKS["CartPole-v1"])
 
 
 def test_the_table_has_a_column_a_seed() -> None:

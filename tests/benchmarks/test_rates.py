@@ -21,6 +21,16 @@ def test_steady_state_by_hand() -> None:
     assert (rate.steps, rate.seconds, rate.steps_per_s) == (400, 2.0, 200.0)
 
 
+def test_warm_up_is_left_out() -> None:
+    """Updates that end before the warm-up is over are in no reading: here the first two of five."""
+    clock = ManualClock()
+    meter = Meter(clock, warmup_s=2.5, seconds=2.0)
+    for steps in (1000, 2000, 2001, 2002, 2003):
+        clock.advance(1.0)
+        meter.take(steps)
+    assert meter.rate() == Rate(steps=2, seconds=2.0)
+
+
 def test_both_ends_lie_on_the_end_of_an_update() -> None:
     """An update longer than the reading is counted whole, over its whole time."""
     clock = ManualClock()
