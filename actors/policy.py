@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from common.distributions import draw
 from common.nets import NetConfig, make_actor_critic
 from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
@@ -57,8 +58,7 @@ class Policy:
     def act(self, observation: Arrays, noise: NDArray[np.float32]) -> Acted:
         """Sample actions for `observation` {part: [B, *shape]} with `noise` [B, *noise_shape]."""
         parameters, value = self._model(_tensors(observation))
-        action = self.head.sample(parameters, torch.from_numpy(noise))
-        log_prob, _ = self.head.log_prob_and_entropy(parameters, action)
+        action, log_prob = draw(self.head, parameters, torch.from_numpy(noise))
         return Acted(action.numpy(), log_prob.numpy(), value.numpy())
 
     @torch.inference_mode()

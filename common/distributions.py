@@ -219,6 +219,19 @@ class SquashedGaussian(Gaussian):
         return self._clip(self._centre + self._scale * np.tanh(action.astype(np.float64)))
 
 
+def draw(head: ActionHead, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Stored actions [N, ...] and their log-probabilities [N]: `sample` and `log_prob_and_entropy`, bit for bit.
+
+    A categorical needs its log-softmax once instead of twice, and acting needs no entropy: a fifth of a small pass.
+    """
+    if isinstance(head, Categorical):
+        log_p = torch.log_softmax(parameters, -1)
+        action = _inverse_cdf(log_p, noise)
+        return action, log_p.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+    action = head.sample(parameters, noise)
+    return action, head.log_prob_and_entropy(parameters, action)[0]
+
+
 def make_head(spec: ArraySpec, *, squash: bool = False, initial_log_std: float = 0.0) -> nn.Module:
     """The head for an action space. Box must be of a floating dtype."""
     match spec.kind:

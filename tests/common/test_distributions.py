@@ -18,6 +18,7 @@ from common.distributions import (
     Gaussian,
     MultiCategorical,
     SquashedGaussian,
+    draw,
     make_head,
 )
 from common.errors import ConfigError
@@ -264,6 +265,19 @@ def test_a_stored_action_replays_to_the_same_log_probability(spec: ArraySpec, op
     assert acted.numpy().tobytes() == learned.detach().numpy().tobytes()
     assert learned.shape == entropy.shape == (64,)
     assert torch.isfinite(learned).all() and torch.isfinite(entropy).all()
+
+
+@pytest.mark.parametrize(("spec", "options"), HEADS)
+def test_drawing_is_sampling_and_its_log_probability(spec: ArraySpec, options: dict[str, Any]) -> None:
+    """`draw` is `sample` and `log_prob_and_entropy` bit for bit, whatever it saves."""
+    head: Any = make_head(spec, **options)
+    generator = torch.Generator().manual_seed(5)
+    parameters = 3 * torch.randn((64, head.num_parameters), generator=generator)
+    make = torch.rand if head.noise == "uniform" else torch.randn
+    noise = make((64, *head.noise_shape), generator=generator)
+    action, log_prob = draw(head, parameters, noise)
+    assert torch.equal(action, head.sample(parameters, noise))
+    assert torch.equal(log_prob, head.log_prob_and_entropy(parameters, action)[0])
 
 
 @pytest.mark.parametrize(("spec", "options"), HEADS)
