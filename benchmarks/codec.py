@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from common.clock import Clock, MonotonicClock
 from common.fragment import FragmentLayout
+from common.frames import FrameBuffer, decode_frame
 from common.specs import ArraySpec, SpaceSpec
-from common.wire import FrameBuffer, decode_frame
 
 TARGET_RATIO = 10.0
 LAYOUT = FragmentLayout(

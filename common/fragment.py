@@ -13,7 +13,7 @@ the row after that holds the reset observation:
 So `obs[t+1]` is the true next observation of every valid row t, and every recursion is cut where `end != 0` or
 `valid == 0`. Invalid rows count in no loss, statistic, counter or return.
 
-On the wire a fragment is a frame of `common.wire`, filled in place by the actor and viewed in place by the learner.
+On the wire a fragment is a frame of `common.frames`, filled in place by the actor and viewed in place by the learner.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import WireError
+from common.frames import ArrayEntry, FrameBuffer, FrameLayout, decode_frame
+from common.records import record_from_plain, record_to_plain
 from common.specs import ArraySpec, SpaceSpec
-from common.wire import ArrayEntry, Buffer, FrameBuffer, FrameLayout, decode_frame, record_from_plain, record_to_plain
+from common.wire import Buffer
 
 
 class End(IntEnum):

@@ -2,7 +2,7 @@
 
     module parameters ──► flat vector ──► encode_weights ──► frame ──► decode_weights ──► views by the manifest
 
-A bundle is a frame of `common.wire`, digest last, so an actor proves what it got before acting on it.
+A bundle is a frame of `common.frames`, digest last, so an actor proves what it got before acting on it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import WireError
-from common.wire import (
-    Buffer,
-    FrameBuffer,
-    FrameLayout,
-    decode_frame,
-    pack_plain,
-    record_from_plain,
-    record_to_plain,
-)
+from common.frames import FrameBuffer, FrameLayout, decode_frame
+from common.records import record_from_plain, record_to_plain
+from common.wire import Buffer, pack_plain
 
 PARAMETER_DTYPE = "float32"
 PARAMETERS = "parameters"  # name of the only array of a bundle

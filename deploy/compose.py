@@ -9,9 +9,9 @@ from actors.env.make import read_specs
 from actors.worker import ActorConfig
 from common.errors import ConfigError, WireError
 from common.fragment import FragmentLayout
+from common.frames import MAX_FRAME_BYTES
 from common.nets import make_actor_critic
 from common.rng import Purpose, Role, Streams
-from common.wire import MAX_FRAME_BYTES
 from deploy.config import RunConfig
 from learner.rank import RankConfig
 

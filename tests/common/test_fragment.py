@@ -19,8 +19,8 @@ from common.fragment import (
     FragmentSummary,
     decode_fragment,
 )
+from common.frames import FrameBuffer
 from common.specs import ArraySpec, SpaceSpec
-from common.wire import FrameBuffer
 from tests.golden import examples
 
 DISCRETE = ArraySpec(kind="discrete", shape=(), dtype="int64", nvec=(4,), start=(0,))

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import WireError
+from common.frames import FrameBuffer, FrameLayout
 from common.weights import ParameterManifest, WeightsHeader, decode_weights, encode_weights, parameter_digest
-from common.wire import FrameBuffer, FrameLayout, pack_plain
+from common.wire import pack_plain
 from tests.golden import examples
 
 MANIFEST, HEADER = examples.MANIFEST, examples.WEIGHTS_HEADER
@@ -109,7 +110,7 @@ def test_extra_may_be_large() -> None:
 def test_extra_of_the_largest_size_that_is_sent_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fields may fill the limit of a document; the table beside them does not count against it."""
     fields = HEADER.to_plain() | {"extra": {"blob": bytes(2000)}}
-    monkeypatch.setattr("common.wire.MAX_PLAIN_BYTES", len(pack_plain(fields)))
+    monkeypatch.setattr("common.frames.MAX_PLAIN_BYTES", len(pack_plain(fields)))
     document = encode_weights(MANIFEST, examples.flat_weights(), WeightsHeader.from_plain(fields))
     assert decode_weights(document, MANIFEST).header.extra == {"blob": bytes(2000)}
 

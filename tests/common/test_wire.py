@@ -17,17 +17,9 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from common.errors import WireError
-from common.wire import (
-    DTYPES,
-    BFloat16Bits,
-    FrameBuffer,
-    FrameLayout,
-    decode_frame,
-    pack_plain,
-    record_from_plain,
-    record_to_plain,
-    unpack_plain,
-)
+from common.frames import FrameBuffer, FrameLayout, decode_frame
+from common.records import record_from_plain, record_to_plain
+from common.wire import DTYPES, BFloat16Bits, pack_plain, unpack_plain
 from tests.golden import examples
 
 properties = settings(deadline=None, max_examples=150)

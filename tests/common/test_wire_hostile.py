@@ -17,7 +17,8 @@ import xxhash
 
 from common.errors import WireError
 from common.fragment import decode_fragment
-from common.wire import EXT_ARRAY, EXT_BFLOAT16, EXT_SCALAR, Frame, decode_frame, pack_plain, unpack_plain
+from common.frames import Frame, decode_frame
+from common.wire import EXT_ARRAY, EXT_BFLOAT16, EXT_SCALAR, pack_plain, unpack_plain
 from tests.golden import examples
 
 NUM_MUTANTS = 10_000
