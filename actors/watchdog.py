@@ -43,6 +43,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Start watching; nothing is overdue until `enter`."""
+        self._report.parent.mkdir(parents=True, exist_ok=True)  # on another node the driver has made none
         self._file = self._report.open("w")
         self._thread.start()
 

@@ -23,6 +23,7 @@ def connect(*, num_processes: int, object_store_bytes: int) -> bool:
         RunFailedError: the cluster cannot be reached or started, or has too few CPUs.
     """
     if ray.is_initialized():
+        _check_cluster(num_processes)
         return False
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # ours are handled, or their process was given up
     address = os.environ.get("RAY_ADDRESS", "")
