@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import warnings
 from secrets import token_hex
 
@@ -12,6 +13,7 @@ import ray
 from common.errors import OutputError, RunFailedError
 
 MIN_OBJECT_STORE_BYTES = 256 * 2**20
+CONNECT_S = 5.0
 
 
 def connect(*, num_processes: int, object_store_bytes: int) -> bool:
@@ -28,6 +30,8 @@ def connect(*, num_processes: int, object_store_bytes: int) -> bool:
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # ours are handled, or their process was given up
     address = os.environ.get("RAY_ADDRESS", "")
     where = f"cluster at {address}" if address else "embedded Ray"
+    if address:
+        _check_reachable(address)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -60,6 +64,22 @@ def _start_embedded(num_processes: int, object_store_bytes: int) -> None:
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for a minute and more; a host:port that nobody listens on is told at once."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        raise OutputError(
+            "no Ray cluster answers at RAY_ADDRESS",
+            got=f"{address} ({error})",
+            allowed="host:port of a running head node",
+            fix="start the cluster, or unset RAY_ADDRESS to have Ray embedded",
+        ) from None
 
 
 def _check_cluster(num_processes: int) -> None:
