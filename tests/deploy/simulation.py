@@ -117,7 +117,7 @@ class Faults:
     Attributes:
         loss: probability, before each event, that some actor's process ends.
         hopeless: actors whose process ends whenever it should collect.
-        late: probability that a lost process's fragment arrives all the same, after the loss was told.
+        late: probability that what a lost process was making arrives all the same, after the loss was told.
         refusal: probability that the learner refuses a fragment.
         skip: probability that an update commits no step.
         evaluation: probability that an evaluation fails.
@@ -193,13 +193,14 @@ class Simulation:
         self.collects_of_updates: dict[int, list[Frame]] = {}
         self.evaluations: list[tuple[int, bool]] = []
         self.losses = 0
+        self.trained: list[bool] = []
         self.num_events = 0
         self._random = random.Random(seed)
         self._parameters = "initial" if resumed is None else resumed.learner.parameters
         self._updates = self.started_at
         self._processes: dict[int, _Process] = {}
         self._dying: deque[_Process] = deque()
-        self._late: deque[FragmentMade] = deque()
+        self._late: deque[Event] = deque()
         self._learner: deque[Command] = deque()
         self._disk: deque[Cut] = deque()
         self._leases = itertools.count()
@@ -379,6 +380,11 @@ class Simulation:
         process = self._processes.get(actor)
         return process.queue[0] if process is not None and process.queue else None
 
+    def lose(self, actor: int) -> None:
+        """End an actor's process; the conductor hears of it at once."""
+        self.kill(actor)
+        self.deliver(self._report_loss(self._dying.pop()))
+
     def kill(self, actor: int) -> None:
         """End an actor's process; the conductor hears of it later."""
         self._dying.append(self._processes.pop(actor))
@@ -386,8 +392,8 @@ class Simulation:
 
     def _report_loss(self, process: _Process) -> ActorLost:
         head = process.queue[0] if process.queue else None
-        if isinstance(head, Collect) and self._random.random() < self.faults.late:
-            self._late.append(self._collect(process, head))
+        if isinstance(head, Collect | SnapshotActor) and self._random.random() < self.faults.late:
+            self._late.append(self._as_actor(process))
         cause = f"actor {process.actor} ({process.lease}) ended"
         return ActorLost(actor=process.actor, lease=process.lease, cause=cause, detail=f"traceback of {process.lease}")
 
@@ -420,6 +426,7 @@ class Simulation:
         if trained:
             self._parameters = digest(self._parameters, command.update, accepted)
         self._updates += 1
+        self.trained.append(trained)
         self.chain[command.update] = (self._parameters, tuple(frame.digest for frame in frames))
         self.collects_of_updates[command.update] = list(frames)
         report = UpdateReport(
@@ -455,6 +462,7 @@ class Simulation:
             if any(isinstance(c, Note) and c.kind == "FRAGMENT_REFUSED" for c in commands):
                 ledger.dropped += number
             else:
+                assert event.summary.lease == self.conductor.seats[event.summary.actor].lease
                 ledger.in_flight[event.frame.digest] = number
         elif isinstance(event, UpdateMade):
             frames = self.collects_of_updates[event.report.update]
@@ -473,6 +481,7 @@ class Simulation:
 
     def _check_cut(self, cut: Cut) -> None:
         """A cut is of one moment: learner, actors and fragments all stand right behind update `update`."""
+        assert all(earlier.update <= cut.update for earlier in self.cuts), "cuts are written in order"
         assert cut.learner == LearnerContent(cut.update, cut.parameter_digest)
         held = [fragment for frames in cut.frames.values() for fragment in frames]
         assert sorted(cut.frames) == list(range(cut.update, cut.update + self.plan.policy_lag))
