@@ -64,9 +64,9 @@ def configuration(command: cli.Train) -> tuple[RunConfig, str]:
             flags[name] = value
     actors = {"num": command.actors, "lanes": command.lanes, "rows": command.rows}
     flags = merge(flags, {"actors": {name: value for name, value in actors.items() if value is not None}})
-    for text in command.set_:
-        flags = merge(flags, setting(text))
     asked = merge(file, flags)
+    for text in command.set_:
+        asked = merge(asked, setting(text), single_value=True)
     env_id = asked.get("env", {}).get("id", "") if isinstance(asked.get("env", {}), dict) else ""
     if not env_id:
         raise ConfigError("no environment", allowed="truestep train ENV, or env.id in --config")

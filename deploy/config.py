@@ -284,13 +284,17 @@ def _keys_at(path: Iterable[Any]) -> list[str]:
     return [each.name for each in dataclasses.fields(kind)]
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`, table by table. `env.kwargs` of another layer is replaced whole, not mixed."""
+def merge(below: Mapping[str, Any], above: Mapping[str, Any], *, single_value: bool = False) -> dict[str, Any]:
+    """`above` over `below`, table by table. `env.kwargs` of another layer is replaced whole, not mixed.
+
+    Args:
+        single_value: `above` is one `setting`, which changes that value only, be it one of `env.kwargs`.
+    """
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(under, Mapping) and key != "kwargs":
-            merged[key] = merge(under, value)
+        if isinstance(value, Mapping) and isinstance(under, Mapping) and (key != "kwargs" or single_value):
+            merged[key] = merge(under, value, single_value=single_value)
         else:
             merged[key] = value
     return merged

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.clock import MonotonicClock, wait_until
+from common.errors import RegistryError, RunNotFoundError
 from common.runs import RunRegistry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +91,14 @@ def digests(out: Path, run: str) -> dict[int, str]:
     """Parameter digest after each update, from the registry."""
     with RunRegistry.open(out / "runs.sqlite", read_only=True) as registry:
         return {record.update: record.parameter_digest for record in registry.updates(run)}
+
+
+def updates_made(out: Path, run: str) -> int:
+    """Updates in the registry so far; 0 while it, or the run in it, is being made."""
+    try:
+        return max(digests(out, run), default=0)
+    except (RunNotFoundError, RegistryError):
+        return 0
 
 
 def checkpoints(out: Path, run: str) -> list[str]:
