@@ -27,6 +27,7 @@ from common.distributions import ActionHead, make_head
 from common.errors import ConfigError
 from common.rng import torch_seeded
 from common.specs import ArraySpec, SpaceSpec
+from common.towers import Tower
 
 Observation = Mapping[str, Tensor]
 NATURE_MINIMUM_PIXELS = 36
@@ -133,8 +134,8 @@ class SeparateTowers(nn.Module):
     def __init__(self, features: Features, num_parameters: int, net: NetConfig) -> None:
         super().__init__()
         self.features = features
-        self.policy = _tower(features.width, net.hidden, num_parameters, net.activation)
-        self.value = _tower(features.width, net.hidden, 1, net.activation)
+        self.policy = Tower(features.width, net.hidden, num_parameters, net.activation)
+        self.value = Tower(features.width, net.hidden, 1, net.activation)
 
     def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
         features = self.features(observation)
@@ -231,14 +232,6 @@ def _channels_last(name: str, spec: ArraySpec, channels: str) -> bool:
             fix="say net.channels = 'first' or 'last'",
         )
     return last < first
-
-
-def _tower(width: int, hidden: tuple[int, ...], outputs: int, activation: str) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for units in hidden:
-        layers += [nn.Linear(width, units), nn.Tanh() if activation == "tanh" else nn.ReLU()]
-        width = units
-    return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 
 def _custom(observation: SpaceSpec, action: ArraySpec, net: NetConfig) -> nn.Module:
