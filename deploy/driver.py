@@ -81,7 +81,7 @@ class Driver:
                 self._carry_out(commands)
             self._watch.tick(self._conductor)
             finish = self._conductor.finish
-        self._record.flush()
+        self._record.close(self._conductor)
         self._writer.close(CLOSE_WRITER_S)
         return finish
 

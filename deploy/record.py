@@ -23,6 +23,7 @@ from deploy.conductor.messages import (
 )
 
 FLUSH_EVERY_S = 1.0
+ACCOUNTS = "ACCOUNTS"  # kind of the event that holds the accounts at the end of driving
 
 
 class Record:
@@ -76,6 +77,12 @@ class Record:
         self._flushed_ns = self._clock.now_ns()
         self._registry.record_updates(self._rows, wall_s=self.wall_s)
         self._rows = []
+
+    def close(self, conductor: Conductor) -> None:
+        """Write what is left, and the accounts as they stand: fragments may have come since the last update."""
+        self.flush()
+        accounts = {"update": conductor.committed, **conductor.accounts.to_plain()}
+        self._registry.record_event(self._run, ACCOUNTS, accounts)
 
     def _update_record(self, event: UpdateMade, conductor: Conductor) -> UpdateRecord:
         report, accounts = event.report, conductor.accounts

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from common.process_identity import Liveness, ProcessIdentity
-from common.runs import EvaluationRecord, RunRecord, RunRegistry
+from common.runs import EvaluationRecord, EventRecord, RunRecord, RunRegistry, UpdateRecord
+from deploy.conductor.accounts import Accounts
+from deploy.record import ACCOUNTS
 
 
 def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
@@ -20,6 +23,7 @@ def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
     newest = evaluations[-1] if evaluations else None
     best = max(evaluations, key=lambda evaluation: evaluation.mean, default=None)
     checkpoints = registry.checkpoints(run)
+    events = registry.events(run)
     return {
         "run": run,
         "status": status_of(registry, record),
@@ -34,11 +38,7 @@ def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
         "version": record.version,
         "term": record.term,
         "parameter_digest": record.parameter_digest,
-        "produced": last.produced if last else 0,
-        "trained": last.trained if last else 0,
-        "dropped": last.dropped if last else {},
-        "in_flight": last.in_flight if last else 0,
-        "fragments_lost": last.fragments_lost if last else 0,
+        **_accounts(record, last, events),
         "evaluation": None
         if newest is None
         else {"update": newest.update, "mean": newest.mean, "episodes": newest.episodes},
@@ -49,9 +49,25 @@ def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
         "wall_s": record.wall_s,
         "fingerprint": record.facts.get("fingerprint", ""),
         "out": record.out,
-        "events": [
-            {"sequence": e.sequence, "wall": e.wall, "kind": e.kind, "data": e.data} for e in registry.events(run)
-        ],
+        "events": [{"sequence": e.sequence, "wall": e.wall, "kind": e.kind, "data": e.data} for e in events],
+    }
+
+
+def _accounts(record: RunRecord, last: UpdateRecord | None, events: Sequence[EventRecord]) -> dict[str, Any]:
+    """Where every transition went: as of the end of driving if nothing was done since, else of the last update."""
+    closed = next((e.data for e in reversed(events) if e.kind == ACCOUNTS and e.data["update"] == record.updates), None)
+    accounts = Accounts()
+    if closed is not None:
+        accounts = Accounts(**{name: value for name, value in closed.items() if name != "update"})
+    elif last is not None:
+        dropped, lost = dict(last.dropped), last.fragments_lost
+        accounts = Accounts(produced=last.produced, trained=last.trained, dropped=dropped, fragments_lost=lost)
+    return {
+        "produced": accounts.produced,
+        "trained": accounts.trained,
+        "dropped": accounts.dropped,
+        "in_flight": accounts.in_flight,
+        "fragments_lost": accounts.fragments_lost,
     }
 
 
