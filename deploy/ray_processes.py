@@ -23,7 +23,7 @@ from common.clock import NS_PER_S, Clock, MonotonicClock
 from common.errors import RunFailedError
 from common.fragment import FragmentSummary
 from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, PortRange, Registry, new_registry, serve
-from common.process import die_with_parent, keep_freed_memory
+from common.process import GarbageCollector, die_with_parent, keep_freed_memory
 from common.process_identity import Liveness, ProcessIdentity
 from deploy.compose import ACTOR_THREADS
 from deploy.engines import LearnerStart
@@ -159,11 +159,14 @@ class RankProcess:
         self._loop = LearnerLoop(self._config, clock, LearnerMetrics(registry))
         document, digest, updates = self._loop.start(start)
         serving, self._server = start_serving(self._setup, registry, "learner rank 0")
+        self._collector = GarbageCollector(clock)
+        self._collector.freeze()
         return document, (digest, updates, serving)
 
     def update(self, order: UpdateOrder, *frames: Any) -> tuple[NDArray[np.uint8], UpdateReport]:
         """One update; the weights document is returned, so the driver owns it and it outlives this process."""
         report, document = self._loop.update(order, frames)
+        self._collector.collect()  # between updates, never inside one
         return document, report
 
     def state(self) -> tuple[LearnerState, int]:
