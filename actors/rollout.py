@@ -174,8 +174,6 @@ class Rollout:
         self._final_pending[ended[~room]] = True
         after = row.copy()
         after[ended[room]] += 1
-        for lane in ended:
-            self._episodes.first_row[lane] = after[lane]
         return after
 
     def _void_row(self, row: NDArray[np.int64], lanes: NDArray[np.int64], value: NDArray[np.float32]) -> None:

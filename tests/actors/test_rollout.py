@@ -309,6 +309,15 @@ def test_a_broken_episode_is_voided_or_ended(void_broken: bool, kept: int, voide
     assert report.episode_returns == ()
 
 
+def test_each_fragment_counts_what_it_lost_itself() -> None:
+    """Golden: two fragments of four rows, each with two transitions, a break and a reset row."""
+    lanes = lanes_of("NaNReward", 1, vectorise="sync", on_nonfinite="drop_episode")
+    lanes.start()
+    rollout, buffer = rollout_of(lanes, 4)
+    reports = [fill(rollout, buffer) for _ in range(2)]
+    assert [(report.num_valid, report.num_voided) for report in reports] == [(0, 2), (0, 2)]
+
+
 def test_only_rows_of_this_fragment_can_be_voided() -> None:
     """Rows that were sent in the fragment before are gone: the count says what this fragment lost."""
     lanes = lanes_of("NaNReward", 1, vectorise="sync", on_nonfinite="drop_episode")
@@ -378,13 +387,13 @@ def test_state_between_fragments_is_all_there_is(name: str, vectorise: str, num_
     """Lanes and rollout put back from the wire, at any place in an episode, fill the next fragments bit for bit."""
     lanes, twin = (lanes_of(name, 2, vectorise=vectorise, kwargs={"length": 3}) for _ in range(2))
     lanes.start()
-    rollout, buffer = rollout_of(lanes, 2)
+    rollout, buffer = rollout_of(lanes, 3)  # some fragment ends with an episode
     for _ in range(num_before):
         fill(rollout, buffer)
     saved = unpack_plain(pack_plain({"lanes": lanes.snapshot(), "rollout": rollout.state()}))
     assert saved["lanes"] is not None
     twin.restore(saved["lanes"])
-    rollout_twin, buffer_twin = rollout_of(twin, 2)
+    rollout_twin, buffer_twin = rollout_of(twin, 3)
     rollout_twin.set_state(saved["rollout"])
     for _ in range(4):
         assert fill(rollout, buffer) == fill(rollout_twin, buffer_twin)
@@ -394,7 +403,7 @@ def test_state_between_fragments_is_all_there_is(name: str, vectorise: str, num_
 
 
 def test_time_is_told_apart() -> None:
-    """policy_ns and env_ns are what passed in each, on the clock given; the beat comes before each tick."""
+    """policy_ns and env_ns are what passed in each, on the clock; beats come before ticks and count on when restored."""
     clock, beats = ManualClock(), []
 
     class SlowPolicy(ScriptedPolicy):
@@ -408,10 +417,15 @@ def test_time_is_told_apart() -> None:
             clock.advance(0.01)
             return super().step(action)
 
-    lanes: Lanes = SlowLanes([tick(i + 1, 1.0) for i in range(3)])  # type: ignore[assignment]
+    lanes: Lanes = SlowLanes([tick(i + 1, 1.0) for i in range(6)])  # type: ignore[assignment]
     layout = FragmentLayout(num_rows=3, num_lanes=1, observation=lanes.observation, action=lanes.action)
     policy: Any = SlowPolicy(np.zeros((1, 1, 1), np.int64))
-    rollout = Rollout(lanes, policy, FragmentBuffer(layout), clock, void_broken=True, beat=beats.append)  # type: ignore[arg-type]
+    rollout, restored = (
+        Rollout(lanes, policy, FragmentBuffer(layout), clock, void_broken=True, beat=beats.append)  # type: ignore[arg-type]
+        for _ in range(2)
+    )
     report = rollout.fill(np.zeros((3, 1), np.float32))
     assert (report.policy_ns, report.env_ns) == (3_000_000, 30_000_000)
-    assert beats == [0, "step", 1, "step", 2, "step"]
+    restored.set_state(rollout.state())
+    restored.fill(np.zeros((3, 1), np.float32))
+    assert beats == [0, "step", 1, "step", 2, "step", 3, "step", 4, "step", 5, "step"]

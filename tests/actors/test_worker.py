@@ -50,7 +50,25 @@ class TorchDrawingEnv(gymnasium.Env[Any, Any]):
         return np.array([torch.rand(()).item(), np.random.random(), random.random()], np.float32)
 
 
+class SeedTellingEnv(gymnasium.Env[Any, Any]):
+    """Episodes of one step, whose reward is the first draw of the episode's own seed."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.drawn = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.drawn = float(self.np_random.random())
+        return np.array([self.drawn], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.array([self.drawn], np.float32), self.drawn, True, False, {}
+
+
 gymnasium.register("truestep-tests/TorchDrawing-v0", entry_point=TorchDrawingEnv)
+gymnasium.register("truestep-tests/SeedTelling-v0", entry_point=SeedTellingEnv)
 
 ENVIRONMENTS = {
     "CartPole, own vector": EnvConfig(id="CartPole-v1"),
@@ -99,9 +117,9 @@ class Actor:
         frame, summary = self.worker.collect(order, self.weights(version))
         return frame.tobytes(), summary
 
-    def evaluate(self, update: int) -> EvaluationResult:
-        order = EvaluateOrder(update=update, episodes=3, final=False)
-        return self.worker.evaluate(order, self.weights(1))
+    def evaluate(self, update: int, *, version: int = 1, final: bool = False) -> EvaluationResult:
+        order = EvaluateOrder(update=update, episodes=3, final=final)
+        return self.worker.evaluate(order, self.weights(version))
 
     def decoded(self, frame: bytes) -> Fragment:
         return decode_fragment(frame, self.config.layout)
@@ -145,7 +163,7 @@ def test_an_evaluation_disturbs_no_training_stream(env: EnvConfig) -> None:
     evaluating, plain = Actor(config), Actor(config)
     for update in range(3):
         assert evaluating.collect(update) == plain.collect(update)
-        evaluating.evaluate(update)
+        evaluating.evaluate(update, version=9)
         assert evaluating.worker.snapshot() == plain.worker.snapshot()
 
 
@@ -159,6 +177,15 @@ def test_an_evaluation_is_the_same_on_every_actor_at_any_time(env: EnvConfig) ->
     assert one.evaluate(5) == first
     if "Counting" not in env.id and "GlobalRng" not in env.id:  # their returns do not vary
         assert one.evaluate(6) != first
+
+
+def test_no_episode_is_both_trained_on_and_judged_by() -> None:
+    """Episodes of training, of evaluations and of the final evaluation of the same update are all different ones."""
+    actor = Actor(config_of(EnvConfig(id="truestep-tests/SeedTelling-v0")))
+    returns = [*actor.collect(0)[1].episode_returns]
+    for update in range(3):
+        returns += [*actor.evaluate(update).returns, *actor.evaluate(update, final=True).returns]
+    assert len(set(returns)) == len(returns) >= 18 + 6
 
 
 def test_process_wide_generators_of_the_caller_are_left_as_they_were() -> None:

@@ -116,13 +116,20 @@ def test_a_write_that_hangs_is_given_up_at_its_deadline() -> None:
 
 def test_nothing_expires_while_nothing_is_written() -> None:
     """An idle writer has no deadline, and the first cut after a long time has a whole one."""
-    clock = ManualClock()
-    with writer_of(info, clock) as writer:
+    clock, gate = ManualClock(), threading.Event()
+
+    def save(cut: Cut) -> CheckpointInfo:
+        assert cut.update == 1 or gate.wait(ENOUGH_S)
+        return info(cut)
+
+    with writer_of(save, clock) as writer:
         writer.write(cut_of(update=1))
         result(writer)
         clock.advance(100 * DEADLINE_S)
         assert writer.result_nowait() is None
         writer.write(cut_of(update=2))
+        assert writer.result_nowait() is None
+        gate.set()
         assert result(writer)[0].error == ""
 
 
