@@ -183,6 +183,7 @@ class _Session:
     stop: StopFlag
     metrics: Registry
     server: MetricsServer | None
+    install_signals: Callable[[], None]
     engine: Engine | None = None
     listening: str = ""
 
@@ -195,15 +196,17 @@ class _Session:
 
 @contextmanager
 def _session(config: RunConfig, display: Display | None, stop: StopFlag | None, *, who: str) -> Iterator[_Session]:
-    """Everything that can fail for lack of a resource is claimed here: the driver's port, then Ray."""
+    """What this process needs to drive a run: the driver's port, and signals that end the run and not the process."""
+    stop = stop or StopFlag()
     with ExitStack() as stack:
         session = _Session(
             clock=MonotonicClock(),
             lease=token_hex(8),
             display=display or Silent(),
-            stop=stop or StopFlag(),
+            stop=stop,
             metrics=new_registry(),
             server=None,
+            install_signals=stack.enter_context(_signals(stop)),
         )
         stack.callback(session.display.close)
         if config.metrics.enabled:
@@ -280,7 +283,7 @@ def _drive(
     wall_before_s = 0.0 if record is None else record.wall_s
     begun_ns = clock.now_ns()
     try:
-        with _signals(session.stop) as install, _engine(session, composition, install) as engine:
+        with _engine(session, composition) as engine:
             finish = _run(session, registry, composition, out, engine, start=start, saved=saved, before_s=wall_before_s)
     except TruestepError as error:
         finish = Finish(status="failed", verdict=str(error), error=error)
@@ -341,7 +344,7 @@ def _run(
 
 
 @contextmanager
-def _engine(session: _Session, composition: Composition, install_signals: Callable[[], None]) -> Iterator[Engine]:
+def _engine(session: _Session, composition: Composition) -> Iterator[Engine]:
     config = composition.config
     if config.engine == "inline":
         from deploy.inline_engine import InlineEngine
@@ -361,7 +364,7 @@ def _engine(session: _Session, composition: Composition, install_signals: Callab
     embedded = connect(
         num_processes=num_processes, object_store_bytes=FRAMES_OF_AN_ACTOR * config.actors.num * frame_bytes
     )
-    install_signals()  # Ray has put its own in
+    session.install_signals()  # Ray has put its own in
     setup = ProcessSetup(
         driver=ProcessIdentity.current(),
         sources=source_digests(),

@@ -249,5 +249,5 @@ class LearnerRank:
 
 def _verdict(judgement: Accepted | Refused) -> FragmentVerdict:
     if isinstance(judgement, Refused):
-        return FragmentVerdict(refusal=judgement.reason, detail=judgement.detail, num_valid=0)
+        return FragmentVerdict(refusal=judgement.reason.value, detail=judgement.detail, num_valid=0)
     return FragmentVerdict(refusal="", detail="", num_valid=judgement.fragment.header.num_valid)

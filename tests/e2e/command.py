@@ -25,7 +25,7 @@ QUIET = ["--set", "evaluation.every=0", "--set", "evaluation.final_episodes=2"]
 class Started:
     """A command under way."""
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: list[str], *, own_group: bool = False) -> None:
         self.process = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=ROOT,
@@ -33,11 +33,16 @@ class Started:
             stderr=subprocess.PIPE,
             text=True,
             env=environment(),
+            start_new_session=own_group,
         )
 
     def kill(self, number: signal.Signals) -> None:
         """Send a signal to the driver."""
         self.process.send_signal(number)
+
+    def kill_group(self, number: signal.Signals) -> None:
+        """Send a signal to every process of the command's own group, as a terminal does."""
+        os.killpg(self.process.pid, number)
 
     def __enter__(self) -> Started:
         return self

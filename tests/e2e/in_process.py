@@ -13,7 +13,7 @@ from common.clock import MonotonicClock, wait_until
 from deploy.cli import main
 from tests.e2e.command import alive, processes_of
 
-GONE_WITHIN_S = 60.0
+GONE_WITHIN_S = 90.0
 
 
 @dataclass(frozen=True, kw_only=True)

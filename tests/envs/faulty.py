@@ -6,6 +6,7 @@ import ctypes
 import faulthandler
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -101,11 +102,17 @@ class NaNVectorEnv(VectorEnv):
 
 
 class FaultyEnv(WrongDtypeEnv):
-    """Well behaved but for `where` (words out of init, reset, step, close; step number `at`): there it does `kind`."""
+    """Well behaved but for `where` (words out of init, reset, step, close, late_close): there it does `kind`.
 
-    def __init__(self, kind: str = "raise", where: str = "step", at: int = 2, lane_pid: int = 0) -> None:
+    `at` is the number of the step, and of the first after which a close is late. With `once`, a path, only who is first
+    to make that file misbehaves: one lane of one process, and no later incarnation.
+    """
+
+    def __init__(
+        self, kind: str = "raise", where: str = "step", at: int = 2, lane_pid: int = 0, once: str = ""
+    ) -> None:
         super().__init__()
-        self.kind, self.where, self.at, self.safe_pid = kind, where, at, lane_pid
+        self.kind, self.where, self.at, self.safe_pid, self.once = kind, where, at, lane_pid, once
         self._maybe("init")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -119,9 +126,13 @@ class FaultyEnv(WrongDtypeEnv):
 
     def close(self) -> None:
         self._maybe("close")
+        if self.index >= self.at:
+            self._maybe("late_close")
 
     def _maybe(self, where: str) -> None:
         if where not in self.where.split() or os.getpid() == self.safe_pid:
+            return
+        if self.once and not _first(Path(self.once)):
             return
         match self.kind:
             case "raise":
@@ -135,6 +146,16 @@ class FaultyEnv(WrongDtypeEnv):
                 ctypes.string_at(0)
             case "hang":
                 threading.Event().wait()
+            case "hold_gil":
+                ctypes.PyDLL(None).sleep(10**6)
+
+
+def _first(file: Path) -> bool:
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def not_installed() -> None:
