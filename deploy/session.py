@@ -162,6 +162,7 @@ def resume(
         composition = compose(run, config)
         with _session(config, display, stop, who=run) as session:
             registry.acquire(run, lease=session.lease, take_over=take_over)
+            _compare_fingerprint(registry, record, session)
             saved = _newest(out, registry, composition, session)
             start = LearnerStart(version=0, term=0)
             if saved is not None:
@@ -222,9 +223,24 @@ def _session(config: RunConfig, display: Display | None, stop: StopFlag | None, 
         yield session
 
 
-def _create_run(registry: RunRegistry, config: RunConfig, out: Path, run: str, session: _Session) -> str:
+def _facts() -> dict[str, Any]:
     facts = gather_facts()
-    facts["fingerprint"] = fingerprint(facts)
+    return {**facts, "fingerprint": fingerprint(facts)}
+
+
+def _compare_fingerprint(registry: RunRegistry, record: RunRecord, session: _Session) -> None:
+    """Bits are promised for equal fingerprints only: where it differs, the run and its record say so."""
+    before, now = record.facts.get("fingerprint", ""), _facts()["fingerprint"]
+    if before != now:
+        registry.record_event(record.run, "FINGERPRINT_CHANGED", {"before": before, "now": now})
+        session.display.tell(
+            "WARNING: code, versions or processor differ from when the run was made: it goes on, but its parameters "
+            "may differ in the last bits from those of the unbroken run"
+        )
+
+
+def _create_run(registry: RunRegistry, config: RunConfig, out: Path, run: str, session: _Session) -> str:
+    facts = _facts()
     base = f"{config.env.id.rpartition(':')[2]}-{config.algo}-s{config.seed}"
     name = run or registry.unused_name(base.replace("/", "-"))
     registry.create_run(

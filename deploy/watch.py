@@ -35,6 +35,7 @@ class Watch:
         self._evaluation: float | None = None
         self._lag = 0
         self._ticked_ns = 0
+        self._told: set[str] = set()
 
     def observe(self, event: Event) -> None:
         """Take an event that the conductor has taken in."""
@@ -63,8 +64,10 @@ class Watch:
         """Say what happened."""
         words = "  ".join(f"{key}={value}" for key, value in note.data.items() if key != "detail" and value != "")
         self._display.tell(f"{note.kind}  {words}")
-        if detail := note.data.get("detail"):
-            self._display.tell(str(detail))
+        detail = str(note.data.get("detail", ""))
+        if detail and detail not in self._told:  # eight actors that fall over the same fault say it once
+            self._told.add(detail)
+            self._display.tell(detail)
 
     def tick(self, conductor: Conductor) -> None:
         """Bring metrics and display up to date, a few times a second."""

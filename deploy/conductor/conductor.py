@@ -79,7 +79,7 @@ class Conductor:
         self._barrier: int | None = None
         self._final_update: int | None = None
         self._stop_reason = ""
-        self._target_reached = False
+        self._target_reached: float | None = None
         self._skipped_in_a_row = 0
         self._started_at = self._last_cut = self.committed
         self.seats = [Seat(actor=actor) for actor in range(plan.num_actors)]
@@ -89,7 +89,8 @@ class Conductor:
 
     def _take_up(self, cut: Cut) -> None:
         self.parameter_digest = cut.parameter_digest
-        self._target_reached = cut.evaluation is not None and self._reaches_target(cut.evaluation)
+        if cut.evaluation is not None and self._reaches_target(cut.evaluation):
+            self._target_reached = cut.evaluation.mean
         for update, frames in cut.frames.items():
             self._frames[update] = {held.summary.actor: held for held in frames}
         for state in cut.seats:
@@ -259,7 +260,7 @@ class Conductor:
         if event.result is None:
             yield Note(kind="EVALUATION_FAILED", data={"update": event.update})
         elif self._reaches_target(event.result) and not event.final:
-            self._target_reached = True
+            self._target_reached = event.result.mean
             self._final_update = event.update
         if event.update in self._cuts:
             self._cuts[event.update].evaluations[event.final] = event.result
@@ -292,8 +293,12 @@ class Conductor:
         elif self._stop_reason and not self._complete():
             yield self._finish("interrupted", f"{self._stop_reason}: checkpointed at update {cut.update}, resumable")
         else:
-            reached = self.plan.stop_at_return
-            why = f"mean return {reached} reached" if self._target_reached else f"{self.env_steps} steps done"
+            reached, target = self._target_reached, self.plan.stop_at_return
+            why = (
+                f"{self.env_steps:,} steps done"
+                if reached is None
+                else f"mean return {reached:g} reached the target {target:g}"
+            )
             yield self._finish("finished", why)
 
     # ---- decisions -------------------------------------------------------------------------------------------------
@@ -359,7 +364,7 @@ class Conductor:
         return bool(frames) and all(seat.actor in frames for seat in self.seats if seat.live)
 
     def _complete(self) -> bool:
-        return self.env_steps >= self.plan.total_steps or self._target_reached
+        return self.env_steps >= self.plan.total_steps or self._target_reached is not None
 
     # ---- cuts and evaluations --------------------------------------------------------------------------------------
 
