@@ -334,6 +334,8 @@ def _run(
     resumed: Cut | None = None if saved is None else with_frames(saved.cut, engine.put_frame)
     conductor = Conductor(config.plan(), versions=versions, resumed=resumed)
     metrics = DriverMetrics(session.metrics)
+    watch = Watch(metrics, session.display, clock)
+    watch.tick(conductor)  # at once: a scrape of a resumed run must not find its totals back at 0
     metrics.set_run(run=run, env=config.env.id, algo=config.algo)
     writer = CheckpointWriter(lambda cut: save_cut(store, cut, engine), clock, deadline_s=config.deadlines.checkpoint_s)
     writer.start()
@@ -342,7 +344,7 @@ def _run(
         engine,
         writer,
         Record(registry, store, run, clock, wall_before_s=before_s),
-        Watch(metrics, session.display, clock),
+        watch,
         clock,
         session.stop,
         silence_s=2 * max(config.deadlines.start_s, config.deadlines.update_s, config.deadlines.evaluate_s),

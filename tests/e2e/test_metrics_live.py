@@ -1,0 +1,204 @@
+"""Metrics of a run that is going on, scraped as Prometheus would."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.clock import MonotonicClock, wait_until
+from deploy.config import parse_config
+from deploy.driver import StopFlag
+from deploy.session import Outcome, resume, train
+from tests.e2e.command import processes_of, updates_made
+from tests.e2e.in_process import embedded_ray
+
+pytest.importorskip("ray")
+LIMIT_S = 90.0
+TOTALS = (
+    "truestep_driver_produced_transitions_total",
+    "truestep_driver_trained_transitions_total",
+    "truestep_driver_dropped_transitions_total",
+    "truestep_driver_env_steps_total",
+    "truestep_driver_updates_total",
+    "truestep_driver_episodes_total",
+    "truestep_driver_lost_fragments_total",
+    "truestep_driver_actor_restarts_total",
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    yield from embedded_ray(4)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def config(port: int, **changes: Any) -> Any:
+    plain: dict[str, Any] = {
+        "env": {"id": "CartPole-v1"},
+        "engine": "ray",
+        "seed": 6,
+        "steps": 10**9,
+        "actors": {"num": 2, "lanes": 4, "rows": 16},
+        "net": {"hidden": [16]},
+        "ppo": {"minibatch": 32},
+        "evaluation": {"every": 0, "final_episodes": 2, "lanes": 2},
+        "metrics": {"port": port},
+    }
+    return parse_config(plain | changes)
+
+
+def get(address: str, path: str) -> str:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as response:
+        text: str = response.read().decode()
+    return text
+
+
+def scrape(address: str) -> dict[str, float]:
+    """Sum of the series of each metric."""
+    found: dict[str, float] = {}
+    for line in get(address, "/metrics").splitlines():
+        if (match := re.fullmatch(r"(\w+)(?:\{.*\})? (\S+)", line)) is not None:
+            found[match[1]] = found.get(match[1], 0.0) + float(match[2])
+    return found
+
+
+def targets(address: str) -> dict[str, str]:
+    """Address by instance."""
+    entries = json.loads(get(address, "/targets"))
+    return {entry["labels"]["instance"]: entry["targets"][0] for entry in entries}
+
+
+class Watching:
+    """Scrapes a driver; every scrape must be in balance, and no total may ever be less than in the one before."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.totals = dict.fromkeys(TOTALS, 0.0)
+
+    def look(self) -> dict[str, float]:
+        seen = scrape(self.address)
+        produced = seen.get("truestep_driver_produced_transitions_total", 0.0)
+        trained = seen.get("truestep_driver_trained_transitions_total", 0.0)
+        dropped = seen.get("truestep_driver_dropped_transitions_total", 0.0)
+        assert produced == trained + dropped + seen.get("truestep_driver_in_flight_transitions", 0.0)
+        for name in TOTALS:
+            if name in seen:
+                assert seen[name] >= self.totals[name], name
+                self.totals[name] = seen[name]
+        return seen
+
+    def until(self, condition: Callable[[dict[str, float]], bool]) -> None:
+        """Look on until a scrape meets the condition."""
+        assert wait_until(lambda: condition(self.look()), clock=MonotonicClock(), seconds=LIMIT_S)
+
+
+def beside(run: Callable[[StopFlag], Outcome], script: Callable[[], None]) -> Outcome:
+    """Drive a run in this thread while `script` looks on in another; its end stops the run."""
+    stop, faults = StopFlag(), []
+
+    def work() -> None:
+        try:
+            script()
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
+            faults.append(error)
+        stop.ask("seen enough")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    outcome = run(stop)
+    thread.join()
+    if faults:
+        raise faults[0]
+    return outcome
+
+
+def answers(address: str) -> bool:
+    try:
+        return bool(get(address, "/healthz"))
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def test_every_process_is_found_and_totals_hold_over_a_killed_actor_and_a_resume(cluster: None, tmp_path: Path) -> None:
+    """Discovery lists driver, learner and both actors; a killed actor's target goes, its successor's comes."""
+    port = free_port()
+    watching = Watching(f"127.0.0.1:{port}")
+
+    def script() -> None:
+        assert wait_until(lambda: answers(watching.address), clock=MonotonicClock(), seconds=LIMIT_S)
+        watching.until(lambda seen: seen.get("truestep_driver_updates_total", 0) > 3)
+        found = targets(watching.address)
+        roles = sorted(instance.rpartition("-")[0] for instance in found)
+        assert roles == ["actor-0", "actor-1", "driver-0", "learner-0"]
+        for instance, address in found.items():
+            seen = scrape(address)
+            role = instance.partition("-")[0]
+            assert seen[{"actor": "truestep_actor_env_steps_total"}.get(role, f"truestep_{role}_updates_total")] > 0
+        os.kill(processes_of(os.getpid(), "ray::ActorProcess")[0], signal.SIGKILL)
+        watching.until(lambda seen: seen.get("truestep_driver_actor_restarts_total", 0) == 1)
+        updates = watching.totals["truestep_driver_updates_total"]
+        watching.until(lambda seen: seen["truestep_driver_updates_total"] > updates + 2)
+        successor = targets(watching.address)
+        assert sorted(instance.rpartition("-")[0] for instance in successor) == roles
+        assert len(set(found) - set(successor)) == 1 and len(set(successor) - set(found)) == 1
+        (new,) = set(successor) - set(found)
+        assert scrape(successor[new])["truestep_actor_env_steps_total"] > 0
+
+    outcome = beside(lambda stop: train(config(port), out=tmp_path, run="r", stop=stop), script)
+    assert outcome.status == "interrupted", outcome.verdict
+    assert not answers(watching.address)
+
+    def again() -> None:
+        updates = watching.totals["truestep_driver_updates_total"]
+        assert wait_until(lambda: answers(watching.address), clock=MonotonicClock(), seconds=LIMIT_S)
+        watching.until(lambda seen: seen.get("truestep_driver_updates_total", 0) > updates + 3)
+
+    outcome = beside(lambda stop: resume("r", out=tmp_path, stop=stop), again)
+    assert outcome.status == "interrupted", outcome.verdict
+    assert watching.totals["truestep_driver_actor_restarts_total"] == 1
+
+
+def test_a_run_that_is_to_serve_nothing_listens_nowhere(tmp_path: Path) -> None:
+    """metrics.enabled = false: the port stays free while the run goes on."""
+    port = free_port()
+
+    def script() -> None:
+        assert wait_until(lambda: updates_made(tmp_path, "r") > 0, clock=MonotonicClock(), seconds=LIMIT_S)
+        assert not answers(f"127.0.0.1:{port}")
+
+    changes = {"engine": "inline", "metrics": {"enabled": False, "port": port}}
+    outcome = beside(lambda stop: train(config(port, **changes), out=tmp_path, run="r", stop=stop), script)
+    assert outcome.status == "interrupted", outcome.verdict
+
+
+def test_three_runs_in_one_process_serve_on_the_same_port_one_after_the_other(tmp_path: Path) -> None:
+    """Nothing of a run is left behind: neither its port nor its series."""
+    port = free_port()
+    for number in range(3):
+        watching = Watching(f"127.0.0.1:{port}")
+
+        def script(watching: Watching = watching, number: int = number) -> None:
+            assert wait_until(lambda: answers(watching.address), clock=MonotonicClock(), seconds=LIMIT_S)
+            watching.until(lambda seen: seen.get("truestep_driver_updates_total", 0) > 2)
+            assert f'run="run-{number}"' in get(watching.address, "/metrics")
+            assert f'run="run-{number - 1}"' not in get(watching.address, "/metrics")
+            assert [name.partition("-")[0] for name in targets(watching.address)] == ["driver"]
+
+        inline = config(port, engine="inline")
+        outcome = beside(lambda stop: train(inline, out=tmp_path, run=f"run-{number}", stop=stop), script)  # noqa: B023
+        assert outcome.status == "interrupted", outcome.verdict
