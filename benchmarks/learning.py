@@ -81,8 +81,9 @@ class Learned:
 def learn(env: str, seed: int) -> Learned:
     """One run, in this process. Raises UserError for a recipe that does not fit."""
     from deploy.config import merge, parse_config, read_toml, recipe
+    from deploy.outputs import open_registry
     from deploy.report import run_report
-    from deploy.session import open_registry, train
+    from deploy.session import train
 
     task = TASKS[env]
     values = recipe("ppo", env)[1] if task.settings is None else read_toml(task.settings)

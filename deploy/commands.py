@@ -16,8 +16,9 @@ from deploy import cli
 from deploy.config import RunConfig, merge, parse_config, read_toml, recipe, setting
 from deploy.display import Display, Lines, Terminal, duration
 from deploy.evaluation import evaluate_run
+from deploy.outputs import open_registry
 from deploy.report import run_report, run_row
-from deploy.session import Outcome, open_registry, resume, train
+from deploy.session import Outcome, resume, train
 
 
 def carry_out(command: cli.Command) -> int:

@@ -16,8 +16,8 @@ from common.process import intra_op_threads, keep_freed_memory
 from common.rng import GlobalGenerators, Purpose, Role, Streams
 from deploy.compose import ACTOR_THREADS, compose
 from deploy.config import RunConfig, parse_config
+from deploy.outputs import checkpoint_store, open_registry
 from deploy.saved import read_saved
-from deploy.session import checkpoint_store, open_registry
 from learner.rank import LearnerRank
 from learner.state import LearnerState
 

@@ -403,7 +403,7 @@ def test_state_between_fragments_is_all_there_is(name: str, vectorise: str, num_
 
 
 def test_time_is_told_apart() -> None:
-    """policy_ns and env_ns are what passed in each, on the clock; beats come before ticks and count on when restored."""
+    """policy_ns and env_ns are what passed in each, on the clock; beats precede ticks and count on when restored."""
     clock, beats = ManualClock(), []
 
     class SlowPolicy(ScriptedPolicy):

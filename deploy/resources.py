@@ -1,0 +1,148 @@
+"""What this process claims while it drives a run, and gives back whatever happens: port, signals, processes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from secrets import token_hex
+from types import FrameType
+from typing import Any
+
+from common.clock import Clock, MonotonicClock
+from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, Registry, Target, new_registry, serve
+from common.process_identity import ProcessIdentity
+from deploy.compose import FRAMES_OF_AN_ACTOR, Composition
+from deploy.config import RunConfig
+from deploy.display import Display, Silent
+from deploy.driver import StopFlag
+from deploy.engines import Engine
+
+RUN_PROCESSES_BESIDES_ACTORS = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """What lives as long as this process drives a run."""
+
+    clock: Clock
+    lease: str
+    display: Display
+    stop: StopFlag
+    metrics: Registry
+    server: MetricsServer | None
+    install_signals: Callable[[], None]
+    engine: Engine | None = None
+    listening: str = ""
+
+    def targets(self) -> list[Target]:
+        """Every process of the run that can be scraped now."""
+        return [] if self.engine is None else [*self.own_target, *self.engine.targets()]
+
+    own_target: tuple[Target, ...] = ()
+
+
+@contextmanager
+def claimed(config: RunConfig, display: Display | None, stop: StopFlag | None, *, who: str) -> Iterator[Session]:
+    """What this process needs to drive a run: the driver's port, and signals that end the run and not the process."""
+    stop = stop or StopFlag()
+    with ExitStack() as stack:
+        session = Session(
+            clock=MonotonicClock(),
+            lease=token_hex(8),
+            display=display or Silent(),
+            stop=stop,
+            metrics=new_registry(),
+            server=None,
+            install_signals=stack.enter_context(_signals(stop)),
+        )
+        stack.callback(session.display.close)
+        if config.metrics.enabled:
+            session.server = serve(
+                session.metrics,
+                host=config.metrics.host,
+                ports=config.metrics.driver_ports(),
+                targets=session.targets,
+                who=f"driver of {who}",
+            )
+            stack.callback(session.server.close)
+            session.listening = f"{config.metrics.host}:{session.server.port}"
+        yield session
+
+
+@contextmanager
+def running_engine(session: Session, composition: Composition) -> Iterator[Engine]:
+    """The engine that the configuration asks for; its processes are ended with the block."""
+    config = composition.config
+    if config.engine == "inline":
+        from deploy.inline_engine import InlineEngine
+
+        engine: Engine = InlineEngine(
+            composition, session.clock, ActorMetrics(session.metrics), LearnerMetrics(session.metrics)
+        )
+        with _used(session, composition, engine):
+            yield engine
+        return
+    from deploy.ray_engine import RayEngine
+    from deploy.ray_launch import connect, disconnect
+    from deploy.ray_processes import ProcessSetup, source_digests
+
+    num_processes = config.actors.num + RUN_PROCESSES_BESIDES_ACTORS
+    frame_bytes = composition.layout.frame_layout().payload_bytes
+    embedded = connect(
+        num_processes=num_processes, object_store_bytes=FRAMES_OF_AN_ACTOR * config.actors.num * frame_bytes
+    )
+    session.install_signals()  # Ray has put its own in
+    setup = ProcessSetup(
+        driver=ProcessIdentity.current(),
+        sources=source_digests(),
+        python_path=tuple(sys.path),
+        metrics_host=config.metrics.host if config.metrics.enabled else "",
+        metrics_ports=config.metrics.other_ports(),
+    )
+    try:
+        with _used(session, composition, RayEngine(composition, setup, session.clock)) as engine:
+            yield engine
+    finally:
+        if embedded:
+            disconnect()
+
+
+@contextmanager
+def _used(session: Session, composition: Composition, engine: Engine) -> Iterator[Engine]:
+    session.engine = engine
+    if session.listening:
+        own = Target(role="driver", index=0, lease=session.lease, address=session.listening, run=composition.run)
+        session.own_target = (own,)
+    try:
+        yield engine
+    finally:
+        session.engine = None
+        engine.close()
+
+
+@contextmanager
+def _signals(stop: StopFlag) -> Iterator[Callable[[], None]]:
+    """SIGINT and SIGTERM ask the run to checkpoint and end; yields what puts the handlers in (again)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in numbers}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.ask(signal.Signals(number).name)
+
+    def install() -> None:
+        for number in numbers:
+            signal.signal(number, ask)
+
+    install()
+    try:
+        yield install
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
