@@ -11,6 +11,7 @@ from common.errors import ConfigError, WireError
 from common.fragment import FragmentLayout
 from common.frames import MAX_FRAME_BYTES
 from common.nets import make_actor_critic
+from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
 from deploy.config import RunConfig
 from learner.rank import RankConfig
@@ -27,11 +28,13 @@ class Composition:
         run: its name.
         config: the whole configuration.
         layout: of its fragments.
+        network: fingerprint of its parameters' names, shapes and order.
     """
 
     run: str
     config: RunConfig
     layout: FragmentLayout
+    network: str
 
     def rank(self) -> RankConfig:
         """What the learner rank is made from."""
@@ -75,9 +78,10 @@ def compose(run: str, config: RunConfig) -> Composition:
     )
     check_size(layout, config.actors.num)
     checker = Streams(config.seed).generator(Role.CHECKER, 0, purpose=Purpose.INITIALISE)
-    make_actor_critic(observation, action, config.net, checker)
+    model = make_actor_critic(observation, action, config.net, checker)
     config.learner.torch_device()
-    return Composition(run=run, config=config, layout=layout)
+    network = FlatParameters(model, trainable=False).manifest.fingerprint()
+    return Composition(run=run, config=config, layout=layout, network=network)
 
 
 def check_size(layout: FragmentLayout, num_actors: int) -> None:

@@ -7,7 +7,7 @@ Whatever happens, processes are ended, ports are closed and the registry says ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +88,12 @@ def train(
     out = Path(out)
     composition = compose(run, config)
     with open_registry(out, create=True) as registry:
-        start = _initial_weights(out, registry, init_from) if init_from else LearnerStart(version=0, term=0)
+        start = LearnerStart(version=0, term=0)
+        if init_from:
+            start = _initial_weights(out, registry, init_from, composition)
         with claimed(config, display, stop, who=run or config.env.id) as session:
             name = _create_run(registry, config, out, run, session)
-            composition = Composition(run=name, config=config, layout=composition.layout)
-            return _drive(session, registry, composition, out, start=start, saved=None)
+            return _drive(session, registry, replace(composition, run=name), out, start=start, saved=None)
 
 
 def resume(
@@ -159,12 +160,19 @@ def _create_run(registry: RunRegistry, config: RunConfig, out: Path, run: str, s
     return name
 
 
-def _initial_weights(out: Path, registry: RunRegistry, source: str) -> LearnerStart:
+def _initial_weights(out: Path, registry: RunRegistry, source: str, composition: Composition) -> LearnerStart:
     registry.run(source)
     checkpoint = checkpoint_store(out, source).newest_good(lambda name, error: None)
     if checkpoint is None:
         raise ConfigError(f"--init-from: run {source!r} has no checkpoint", fix="choose another run")
     state = read_saved(checkpoint).learner
+    if state.manifest_fingerprint != composition.network:
+        raise ConfigError(
+            f"--init-from: run {source!r} trained another network",
+            got=f"network {state.manifest_fingerprint[:12]}",
+            allowed=f"network {composition.network[:12]}",
+            fix="use the spaces and the net configuration of that run",
+        )
     return LearnerStart(version=0, term=0, weights=state.parameters.tobytes(), fingerprint=state.manifest_fingerprint)
 
 

@@ -160,11 +160,12 @@ def test_init_from_and_checkpoints_that_do_not_exist(finished: Path, capsys: pyt
 
 
 def test_weights_of_another_network_are_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--init-from a run with other layers: said, not broadcast or cut."""
+    """--init-from a run with other layers: said before a run is made, not broadcast or cut."""
     arguments = [*CARTPOLE, "--out", str(finished), "--init-from", "done", "--run", "wider", "--set", "net.hidden=[32]"]
     said = say(capsys, *arguments)
-    assert said.code in (1, 2) and "Traceback" not in said.err
-    assert "network" in said.err or "weights" in said.err, said.err
+    assert said.code == 2 and "Traceback" not in said.err
+    assert "trained another network" in said.err, said.err
+    assert not (finished / "wider").exists()
 
 
 LIES = {
