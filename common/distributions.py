@@ -19,7 +19,7 @@ Storing z keeps the log-probability exact at the edges: tanh(10) is 1.0 in float
 from __future__ import annotations
 
 import math
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -69,14 +69,14 @@ class Categorical(nn.Module):
         self.num_parameters = num_choices
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        return _inverse_cdf(torch.log_softmax(parameters, -1), noise)
+        return _inverse_cdf(_log_p_by_choice(parameters).t(), noise)
 
     def mode(self, parameters: Tensor) -> Tensor:
         return parameters.argmax(-1)
 
     def log_prob_and_entropy(self, parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        log_p = torch.log_softmax(parameters, -1)
-        return log_p.gather(-1, action.unsqueeze(-1)).squeeze(-1), _categorical_entropy(log_p)
+        terms: tuple[Tensor, Tensor] = _CategoricalTerms.apply(parameters, action)  # type: ignore[no-untyped-call]
+        return terms
 
     def to_environment(self, action: NDArray[np.generic]) -> NDArray[np.generic]:
         return action
@@ -225,9 +225,9 @@ def draw(head: ActionHead, parameters: Tensor, noise: Tensor) -> tuple[Tensor, T
     A categorical needs its log-softmax once instead of twice, and acting needs no entropy: a fifth of a small pass.
     """
     if isinstance(head, Categorical):
-        log_p = torch.log_softmax(parameters, -1)
-        action = _inverse_cdf(log_p, noise)
-        return action, log_p.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        log_p = _log_p_by_choice(parameters)
+        action = _inverse_cdf(log_p.t(), noise)
+        return action, log_p.gather(0, action.unsqueeze(0)).squeeze(0)
     action = head.sample(parameters, noise)
     return action, head.log_prob_and_entropy(parameters, action)[0]
 
@@ -246,6 +246,40 @@ def make_head(spec: ArraySpec, *, squash: bool = False, initial_log_std: float =
                 raise ConfigError("continuous action of an integer dtype", got=spec.dtype, allowed="a floating Box")
             kind = SquashedGaussian if squash else Gaussian
             return kind(spec, initial_log_std=initial_log_std)
+
+
+def _log_p_by_choice(logits: Tensor) -> Tensor:
+    """Log-softmax of [N, n] as [n, N]: n is small, so everything runs along the rows, five times as fast for n = 2."""
+    return torch.log_softmax(logits.t().contiguous(), 0)
+
+
+class _CategoricalTerms(torch.autograd.Function):
+    """log p(action) and entropy of logits [N, n] as one node, with their gradients in closed form:
+
+    d log p_a / d logit_j = [j = a] - p_j        d H / d logit_j = -p_j (log p_j + H)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = _log_p_by_choice(logits)
+        p = log_p.exp()
+        bounded = log_p.clamp(min=-1e30)  # a choice of probability zero adds zero: log p may be -1e38, never NaN
+        entropy = -(p * bounded).sum(0)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(bounded, p, entropy, action)
+        return log_p.gather(0, action.unsqueeze(0)).squeeze(0), entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        of_log_prob, of_entropy = gradients
+        log_p, p, entropy, action = ctx.saved_tensors
+        per_choice = torch.zeros_like(p)
+        if of_entropy is not None:
+            per_choice = per_choice - of_entropy * (log_p + entropy)
+        if of_log_prob is None:
+            return (per_choice * p).t(), None
+        of_logits = (per_choice - of_log_prob) * p
+        return of_logits.scatter_add_(0, action.unsqueeze(0), of_log_prob.unsqueeze(0)).t(), None
 
 
 def _inverse_cdf(log_p: Tensor, uniform: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -104,15 +105,16 @@ def ppo_loss(model: ActorCritic, batch: Batch, config: PPOConfig) -> Losses:
     parameters, value = model(batch.observation)
     log_prob, entropy = model.head.log_prob_and_entropy(parameters, batch.action)
     log_ratio = log_prob - batch.log_prob
-    ratio = log_ratio.exp()
-    clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-    policy_loss = -torch.minimum(ratio * batch.advantage, clipped * batch.advantage).mean()
+    policy_loss = clipped_surrogate(log_ratio, batch.advantage, config.clip)
     value_loss = _value_loss(value, batch, config.value_clip)
+    total = policy_loss + config.value_coefficient * value_loss
     mean_entropy = entropy.mean()
-    total = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * mean_entropy
+    if config.entropy_coefficient:
+        total = total - config.entropy_coefficient * mean_entropy
     with torch.no_grad():
-        approximate_kl = (ratio - 1.0 - log_ratio).mean().item()  # Schulman's low-variance, non-negative estimate
-        clip_fraction = (ratio != clipped).float().mean().item()
+        excess = log_ratio.expm1()  # ratio - 1
+        approximate_kl = (excess - log_ratio).mean().item()  # Schulman's low-variance, non-negative estimate
+        clip_fraction = (excess.abs() > config.clip).float().mean().item()
     return Losses(
         total=total,
         policy=policy_loss.item(),
@@ -121,6 +123,29 @@ def ppo_loss(model: ActorCritic, batch: Batch, config: PPOConfig) -> Losses:
         approximate_kl=approximate_kl,
         clip_fraction=clip_fraction,
     )
+
+
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """-mean(min(ρ A, clamp(ρ, 1 - ε, 1 + ε) A)) (eq. 7), a scalar, for log ρ [M] and A [M]."""
+    surrogate: Tensor = _ClippedSurrogate.apply(log_ratio, advantage, clip)  # type: ignore[no-untyped-call]
+    return surrogate
+
+
+class _ClippedSurrogate(torch.autograd.Function):
+    """One node instead of eight. Where the clipped term is the smaller one it does not depend on ρ: no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+        ratio = log_ratio.exp()
+        free = ratio * advantage
+        clipped = ratio.clamp_(1.0 - clip, 1.0 + clip).mul_(advantage)
+        ctx.save_for_backward(free, free <= clipped)
+        return torch.minimum(free, clipped).mean().neg()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        free, counts = ctx.saved_tensors  # d(ρ A) / d log ρ = ρ A
+        return (free * counts).mul_(gradients[0] / -len(free)), None, None
 
 
 def _value_loss(value: Tensor, batch: Batch, value_clip: float) -> Tensor:
