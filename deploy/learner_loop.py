@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from common.metrics import LearnerMetrics
 from numpy.typing import NDArray
 
 from common.clock import Clock
+from common.metrics import LearnerMetrics
 from common.weights import parameter_digest
 from deploy.engines import LearnerStart
 from learner.rank import LearnerRank, RankConfig, UpdateOrder, UpdateReport
