@@ -71,7 +71,7 @@ class Watchdog:
         self._stop.set()
         if self._file is None:
             return
-        self._thread.join()
+        self._thread.join(4 * CHECK_EVERY_S)  # it looks at the flag every quarter of a second
         faulthandler.cancel_dump_traceback_later()
         self._file.close()
         self._file = None

@@ -68,7 +68,7 @@ GENERATOR_CLASSES = {"Generator", "BitGenerator", "SeedSequence", "RandomState",
 HARMLESS = {f"numpy.random.{name}" for name in GENERATOR_CLASSES} | {"random.Random", "random", "numpy.random"}
 UPPER_STOREY = {"common/nets.py", "common/towers.py", "common/distributions.py", "common/parameters.py"}  # knows torch
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError|NotImplemented)\b")
-WORKPLACE = re.compile(r"(?<![\w.])/(work|tmp)\b|\.\./shared")
+WORKPLACE = re.compile(r"(?<![\w.])/(home|root|tmp|work)\b|\.\./\w+")
 LONGEST_FUNCTION = 70
 
 
@@ -242,8 +242,8 @@ PLANTED = [
     ("learner/rank.py", "import torch\nx = torch.randn(3)", "torch.randn belongs to nobody"),
     ("common/clock.py", "# TODO later", "unfinished: TODO"),
     ("common/clock.py", "def f():\n    raise NotImplementedError", "unfinished: NotImplementedError"),
-    ("deploy/config.py", "HERE = '/work/main'", "a path of one machine: /work"),
-    ("deploy/config.py", "HERE = '../shared/x'", "a path of one machine: ../shared"),
+    ("deploy/config.py", "HERE = '/home/ada'", "a path of one machine: /home"),
+    ("deploy/config.py", "HERE = '../notes/x'", "a path of one machine: ../notes"),
     ("deploy/cli.py", "def long():\n" + "    x = 1\n" * 70, "long has 71 lines, allowed 70"),
 ]
 

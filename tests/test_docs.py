@@ -34,9 +34,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 FILE = re.compile(rf"(?:{'|'.join(PACKAGES)})/[\w./*-]*")
 DOTTED = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
-MACHINE = re.compile(
-    r"(?<![\w.:/])/(?:work|tmp|home|root|usr|Users)\b|\.\./shared|\b(?:pypi\.org|pythonhosted|download\.pytorch)"
-)
+MACHINE = re.compile(r"(?<![\w.:/])/(?:work|tmp|home|root|usr|Users)\b|\.\./shared|--(?:extra-)?index-url")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,5 +297,5 @@ def test_what_is_not_there_is_not_importable() -> None:
 
 def test_a_machine_path_is_seen() -> None:
     """And a path within a sentence or an address is not."""
-    assert MACHINE.search("see /tmp/x") and MACHINE.search("`/work/main`") and MACHINE.search("../shared/x")
+    assert MACHINE.search("see /tmp/x") and MACHINE.search("`/home/ada`") and MACHINE.search("/root/x")
     assert not MACHINE.search("serves /metrics, http://127.0.0.1:9100/targets; actors/worker.py")
