@@ -249,7 +249,7 @@ def make_head(spec: ArraySpec, *, squash: bool = False, initial_log_std: float =
 
 
 def _log_p_by_choice(logits: Tensor) -> Tensor:
-    """Log-softmax of [N, n] as [n, N]: n is small, so everything runs along the rows, five times as fast for n = 2."""
+    """Log-softmax of [N, n] as [n, N]: n is small, so all runs along the rows, 2.7 times as fast for n = 2."""
     return torch.log_softmax(logits.t().contiguous(), 0)
 
 
