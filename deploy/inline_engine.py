@@ -35,7 +35,7 @@ from deploy.conductor.messages import (
 )
 from deploy.engines import EngineCommand, LearnerStart
 from deploy.learner_loop import LearnerLoop
-from learner.rank import UpdateOrder
+from learner.reports import UpdateOrder
 from learner.state import LearnerState
 
 

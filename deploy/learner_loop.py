@@ -12,7 +12,8 @@ from common.clock import Clock
 from common.metrics import LearnerMetrics
 from common.weights import parameter_digest
 from deploy.engines import LearnerStart
-from learner.rank import LearnerRank, RankConfig, UpdateOrder, UpdateReport
+from learner.rank import LearnerRank, RankConfig
+from learner.reports import UpdateOrder, UpdateReport
 from learner.state import LearnerState
 
 

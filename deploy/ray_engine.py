@@ -40,7 +40,7 @@ from deploy.conductor.messages import (
 )
 from deploy.engines import EngineCommand, LearnerStart
 from deploy.ray_processes import ActorProcess, ProcessSetup, RankProcess, Serving
-from learner.rank import UpdateOrder
+from learner.reports import UpdateOrder
 from learner.state import LearnerState
 
 LEARNER = -1

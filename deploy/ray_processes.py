@@ -29,7 +29,8 @@ from deploy.compose import ACTOR_THREADS
 from deploy.engines import LearnerStart
 from deploy.facts import package_digests
 from deploy.learner_loop import LearnerLoop
-from learner.rank import RankConfig, UpdateOrder, UpdateReport
+from learner.rank import RankConfig
+from learner.reports import UpdateOrder, UpdateReport
 from learner.state import LearnerState
 
 DRIVER_CHECK_S = 1.0

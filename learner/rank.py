@@ -9,7 +9,7 @@ update    an order and its documents   a report, a weights document   nothing   
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ from learner.gradient_step import GradientStep
 from learner.intake import Accepted, Intake, Refused
 from learner.optimiser import Optimiser, OptimiserConfig
 from learner.parallel.reducer import OneRank
+from learner.reports import FragmentVerdict, UpdateOrder, UpdateReport
 from learner.state import LearnerState
 
 RANK = 0
@@ -71,71 +72,6 @@ class RankConfig:
     net: NetConfig
     optimiser: OptimiserConfig
     ppo: PPOConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateOrder:
-    """What the conductor asks for.
-
-    Attributes:
-        update: number of the update, from 0: the only index of schedules and seeds.
-        term: fragments of another term are refused.
-        publish_as: version under which the result is published.
-    """
-
-    update: int
-    term: int
-    publish_as: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FragmentVerdict:
-    """What became of one fragment of an order.
-
-    Attributes:
-        refusal: "" if accepted, else the reason.
-        detail: what was seen, for the log.
-        num_valid: valid transitions accepted; 0 if refused.
-    """
-
-    refusal: str
-    detail: str
-    num_valid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateReport:
-    """What one order did.
-
-    Attributes:
-        update, term, version: as ordered.
-        trained: whether at least one gradient step was committed. If not, parameters are as before.
-        verdicts: one per document, in the order given.
-        steps: gradient steps committed.
-        skipped_steps: gradient steps skipped for a non-finite gradient.
-        skipped_at: first parameter whose gradient was non-finite.
-        lag: largest lag of the accepted fragments, in updates.
-        gaps: fragments of known incarnations that never arrived before those of this order.
-        parameter_digest: SHA-256 of the parameters after the update.
-        learning_rate: of this update.
-        statistics: losses and diagnostics, means over gradient steps.
-        seconds: where the time went, by phase.
-    """
-
-    update: int
-    term: int
-    version: int
-    trained: bool
-    verdicts: tuple[FragmentVerdict, ...]
-    steps: int
-    skipped_steps: int
-    skipped_at: str
-    lag: int
-    gaps: int
-    parameter_digest: str
-    learning_rate: float
-    statistics: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class LearnerRank:

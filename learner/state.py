@@ -16,6 +16,19 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InitialWeights:
+    """Parameters of another run to begin from, with a fresh optimiser.
+
+    Attributes:
+        flat: the vector, float32.
+        fingerprint: of the network it belongs to.
+    """
+
+    flat: NDArray[np.float32]
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LearnerState:
     """A learner between two updates.
 

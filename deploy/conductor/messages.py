@@ -10,7 +10,7 @@ from actors.evaluate import EvaluationResult
 from common.errors import TruestepError
 from common.fragment import FragmentSummary
 from deploy.conductor.accounts import Accounts
-from learner.rank import UpdateReport
+from learner.reports import AuditOrder, FragmentKey, Standing, UpdateReport
 
 Handle = Any  # an object reference (Ray) or the bytes themselves (inline): moved, never looked into
 
@@ -23,6 +23,64 @@ class LearnerStarted:
     updates: int
     weights: Handle
     parameter_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStarted:
+    """A rank's process is there, its model made, by its own seed or from the state it was told to adopt at the start."""
+
+    rank: int
+    lease: str
+    standing: Standing
+    metrics_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateAdopted:
+    """A rank has replaced its state by the one it was given."""
+
+    rank: int
+    lease: str
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupJoined:
+    """A rank is in the group of `formation`: all its ranks agreed, before any collective, on what they are."""
+
+    formation: int
+    rank: int
+    lease: str
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinFailed:
+    """A rank could not meet the others within its deadline; it lives and can join again."""
+
+    formation: int
+    rank: int
+    lease: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankUpdated:
+    """A rank has answered an order; `weights` is the publication, where it was MADE by the rank at place 0."""
+
+    lease: str
+    report: UpdateReport
+    weights: Handle | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLost:
+    """A rank's process is gone (or was ended by the engine); nothing more will come from this lease."""
+
+    rank: int
+    lease: str
+    cause: str
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +132,12 @@ class ActorSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerSnapshot:
-    """The learner's state after `update` updates, as a handle that only the writer opens."""
+    """A rank's state after `update` updates, as a handle that only the writer and other ranks open."""
 
     update: int
     state: Handle
+    rank: int = 0
+    lease: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +176,12 @@ class Fatal:
 
 Event = (
     LearnerStarted
+    | RankStarted
+    | StateAdopted
+    | GroupJoined
+    | JoinFailed
+    | RankUpdated
+    | RankLost
     | ActorStarted
     | FragmentMade
     | UpdateMade
@@ -150,13 +216,79 @@ class Collect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartRank:
+    """Start a process for a rank. A rank's commands are carried out in order."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptState:
+    """Replace a rank's state by `state`: what a `LearnerSnapshot` holds, or what the run began with."""
+
+    rank: int
+    state: Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroup:
+    """Have `ranks` form a group, in this order of places; each waits `delay_s` before."""
+
+    formation: int
+    ranks: tuple[int, ...]
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Have `rank` publish the weights as they are; `LearnerStarted` follows."""
+
+    rank: int
+    version: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one rank gets of an update.
+
+    Attributes:
+        rank: who.
+        frames: of its own share, in the order of actors.
+        audited_frames: of the audited rank's share, if it audits.
+    """
+
+    rank: int
+    frames: tuple[Handle, ...]
+    audited_frames: tuple[Handle, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Make update number `update` from `frames`, in actor order, and publish it as `version`."""
+    """Make update number `update` together, and publish it as `version`. One order to each rank of the group."""
 
     update: int
+    attempt: int
     term: int
     version: int
-    frames: tuple[Handle, ...]
+    keys: tuple[FragmentKey, ...]
+    shares: tuple[Share, ...]
+    audit: AuditOrder | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HurryRank:
+    """The others have given up on what `rank` should have done with them: it has `within_s` left to answer."""
+
+    rank: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRank:
+    """End a rank's process; no event follows."""
+
+    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +301,10 @@ class SnapshotActor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotLearner:
-    """Take the learner's state, after everything it was told before."""
+    """Take the state of `rank`, after everything it was told before, for the cut after `update` updates."""
 
     update: int
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,4 +406,23 @@ class Finish:
     error: TruestepError | None = None
 
 
-Command = StartActor | Collect | Update | SnapshotActor | SnapshotLearner | Evaluate | WriteCheckpoint | Note | Finish
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordUpdate:
+    """An update is committed; `report` is that of the whole group: verdicts of all fragments in the order of actors,
+    gaps summed, the largest lag, everything else from the rank at place 0."""
+
+    report: UpdateReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollBack:
+    """Forget what was recorded after `update`: the run goes on from there under `term`."""
+
+    update: int
+    term: int
+    reason: str
+
+
+RankCommand = StartRank | AdoptState | JoinGroup | Publish | Update | SnapshotLearner | HurryRank | StopRank
+ActorCommand = StartActor | Collect | SnapshotActor | Evaluate
+Command = RankCommand | ActorCommand | WriteCheckpoint | RecordUpdate | RollBack | Note | Finish

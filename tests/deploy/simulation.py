@@ -46,7 +46,7 @@ from deploy.conductor.messages import (
     WriteCheckpoint,
 )
 from deploy.conductor.plan import Plan
-from learner.rank import FragmentVerdict, UpdateReport
+from learner.reports import FragmentVerdict, UpdateReport
 
 FACTS = LaneFacts(vectorised="sync", autoreset="NextStep", seeding="per_episode", restorable=True, reason="")
 MAX_EVENTS = 20_000

@@ -14,7 +14,8 @@ from common.errors import CheckpointError, ConfigError
 from common.fragment import End, FragmentLayout
 from common.weights import decode_weights
 from common.wire import pack_plain
-from learner.rank import LearnerConfig, LearnerRank, RankConfig, UpdateOrder, UpdateReport
+from learner.rank import LearnerConfig, LearnerRank, RankConfig
+from learner.reports import UpdateOrder, UpdateReport
 from learner.schedules import Schedule
 from learner.state import LearnerState
 from tests.support import ActingCopy, box, document, layout, rank_config
