@@ -11,6 +11,7 @@
     ├── RegistryError             the run registry cannot be read or written
     ├── EnvironmentFault          an environment raised, returned nonsense or hung
     ├── DeadlineError             a wait ran past its deadline
+    ├── SyncError                 a collective of the learner ranks failed or ran past its deadline
     └── RunFailedError            the run cannot go on; the message is the verdict
 
 Each says who, what was got, what was allowed and what to do. Errors cross process borders, so they pickle
@@ -109,6 +110,10 @@ class EnvironmentFault(TruestepError):
 
 class DeadlineError(TruestepError):
     """A wait ran past its deadline; names who waited for whom and how long."""
+
+
+class SyncError(TruestepError):
+    """A collective of the learner ranks failed or ran past its deadline; says which rank noticed, where and how."""
 
 
 class RunFailedError(TruestepError):

@@ -15,22 +15,34 @@ from common.weights import ParameterManifest
 
 
 class FlatParameters:
-    """Owner of the flat vector (`vector`) and, where the model is to be trained, the flat gradient (`gradient`)."""
+    """Owner of the flat vector (`vector`) and, where the model is to be trained, the flat gradient (`gradient`).
+
+    `manifest` and `parts` hold the parameters' names and the parameters, both in the order of the vector.
+    """
 
     def __init__(self, model: nn.Module, *, trainable: bool) -> None:
         named = list(model.named_parameters())
         self.manifest = ParameterManifest.of([(name, tuple(p.shape), "float32") for name, p in named])
+        self.parts = tuple(parameter for _, parameter in named)
         storage = torch.cat([p.detach().reshape(-1) for _, p in named])
         self.vector = nn.Parameter(storage, requires_grad=trainable)
-        self.gradient = torch.zeros_like(storage if trainable else storage[:0])
-        if trainable:
-            self.vector.grad = self.gradient
-        for (_, parameter), entry in zip(named, self.manifest.entries, strict=True):
-            part = slice(entry.offset, entry.offset + entry.size)
-            parameter.data = storage[part].view(parameter.shape)
+        self.gradient = self.gradient_and_tail = torch.zeros_like(storage[:0])
+        for parameter, entry in zip(self.parts, self.manifest.entries, strict=True):
+            parameter.data = storage[entry.offset : entry.offset + entry.size].view(parameter.shape)
             parameter.requires_grad_(trainable and parameter.requires_grad)  # frozen by its maker: stays frozen
-            if trainable:
-                parameter.grad = self.gradient[part].view(parameter.shape)
+        if trainable:
+            self.reserve_tail(0)
+
+    def reserve_tail(self, num_elements: int) -> None:
+        """Make the flat gradient anew, zero, followed by `num_elements` that travel with it and belong to no parameter.
+
+        `gradient_and_tail` is the whole; `gradient` is its view without the tail.
+        """
+        self.gradient_and_tail = torch.zeros(self.num_elements + num_elements, device=self.vector.device)
+        self.gradient = self.gradient_and_tail[: self.num_elements]
+        self.vector.grad = self.gradient
+        for parameter, entry in zip(self.parts, self.manifest.entries, strict=True):
+            parameter.grad = self.gradient[entry.offset : entry.offset + entry.size].view(parameter.shape)
 
     @property
     def num_elements(self) -> int:

@@ -72,13 +72,15 @@ class BatchBuilder:
         self._device = device
         self._storage: dict[str, NDArray[np.generic]] = {}
 
-    def build(self, fragments: Sequence[Fragment], advantages: Advantages) -> Batch:
-        """One batch of all valid rows of at least one fragment. `advantages` maps a fragment to float64 [T, B].
+    def build(self, fragments: Sequence[Fragment], advantages: Advantages) -> Batch | None:
+        """One batch of all valid rows, or None if there are none. `advantages` maps a fragment to float64 [T, B].
 
         The batch aliases storage that the next call overwrites.
         """
         rows = [np.flatnonzero(fragment.valid) for fragment in fragments]
         total = sum(len(index) for index in rows)
+        if not total:
+            return None
         columns: dict[str, list[NDArray[np.generic]]] = {}
         for fragment in fragments:
             advantage = advantages(fragment)

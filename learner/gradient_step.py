@@ -1,11 +1,12 @@
 """One gradient step as a transaction: backward, reduce, look, then commit or skip. A skip is a value, not an exception.
 
-    loss ──► zero ──► backward ──► reduce ──► finite? ──no──► Skipped(where)
-                                                 │yes
-                                                 └──► clip ──► optimiser step ──► Committed(norm)
+    loss ──► zero ──► backward, reduced meanwhile ──► finite? ──no──► Skipped(where)
+                                                        │yes
+                                                        └──► clip ──► optimiser step ──► Committed(norm)
 
 Nothing of the parameters or the optimiser changes before the decision, and the decision reads only the *reduced*
-gradient: ranks that hold the same bits decide the same.
+gradient: a non-finite one of any rank makes it non-finite on all alike, and ranks that hold the same bits decide the
+same. What is committed is provisional until the ranks have closed the update.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torch import Tensor
 
 from common.parameters import FlatParameters
 from learner.optimiser import Optimiser
-from learner.parallel.reducer import Reducer
+from learner.parallel.faults import Tamper, Untouched
+from learner.parallel.group import Group
 
 SMALLEST_FACTOR = 2.0**-64
 
@@ -52,23 +54,49 @@ class GradientStep:
     """Makes steps on one set of flat parameters."""
 
     def __init__(
-        self, parameters: FlatParameters, optimiser: Optimiser, reducer: Reducer, *, max_gradient_norm: float
+        self,
+        parameters: FlatParameters,
+        optimiser: Optimiser,
+        group: Group,
+        tamper: Tamper | None = None,
+        *,
+        max_gradient_norm: float,
     ) -> None:
         self._parameters = parameters
         self._optimiser = optimiser
-        self._reducer = reducer
+        self._group = group
+        self._tamper = tamper or Untouched()
         self._max_norm = max_gradient_norm
 
-    def make(self, loss: Tensor) -> Committed | Skipped:
-        """Differentiate `loss` (scalar) and commit or skip one step."""
+    def make(self, loss: Tensor | None, number: int = 0, *, watched: bool = False) -> Committed | Skipped:
+        """Differentiate `loss` and commit or skip one step, together with all ranks of the group.
+
+        Args:
+            loss: this rank's part, a scalar; the parts of all ranks add up. None where it has no rows.
+            number: of the step in its update, from 0.
+            watched: the local gradient is digested, for an audit.
+
+        Raises:
+            SyncError: the gradient could not be reduced; parameters and optimiser are as before.
+        """
+        self._tamper.stepping(number)
         gradient = self._parameters.gradient
         gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._reducer.reduce(gradient)
+        self._group.begin_step(watched=watched)
+        if loss is not None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._group.finish_step()
         norm = torch.linalg.vector_norm(gradient).item()
-        if not math.isfinite(norm):
-            return self._skip_or_rescue(gradient)
-        return self._commit(gradient, norm)
+        made = self._commit(gradient, norm) if math.isfinite(norm) else self._skip_or_rescue(gradient)
+        self._tamper.stepped(number, self._parameters.vector)
+        return made
+
+    def recompute(self, loss: Tensor | None) -> int:
+        """Digest of the gradient of `loss`, which goes nowhere."""
+        self._parameters.gradient.zero_()
+        if loss is not None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        return self._group.digest_gradient()
 
     def _commit(self, gradient: Tensor, norm: float) -> Committed:
         clipped = 0.0 < self._max_norm < norm

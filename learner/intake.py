@@ -11,6 +11,7 @@ from typing import Any
 
 from common.errors import WireError
 from common.fragment import Fragment, FragmentHeader, FragmentLayout, decode_fragment
+from learner.reports import FragmentKey
 
 
 class Refusal(StrEnum):
@@ -95,6 +96,11 @@ class Intake:
             detail = f"actor {header.actor}: sequence {header.sequence}, last {sequence}"
             return Refused(reason=Refusal.DUPLICATE, detail=detail)
         return self._judge_lag(fragment, update, gap=header.sequence - sequence - 1)
+
+    def note(self, key: FragmentKey) -> None:
+        """A fragment of an update has reached this rank or another: nothing older of its actor is taken any more."""
+        last = self._last.get(key.actor, (key.incarnation, -1))
+        self._last[key.actor] = max(last, (key.incarnation, key.sequence))
 
     def _judge_lag(self, fragment: Fragment, update: int, *, gap: int) -> Accepted | Refused:
         header = fragment.header

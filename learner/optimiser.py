@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from common.errors import CheckpointError, ConfigError
 from common.parameters import FlatParameters
@@ -59,6 +60,8 @@ class Optimiser:
         self._adam = torch.optim.Adam(
             [parameters.vector], lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True
         )
+        zeros = np.zeros(self._vector.numel(), dtype=np.float32)
+        self.load({"adam_first": zeros, "adam_second": zeros, "adam_steps": np.zeros(1, dtype=np.float32)})
 
     def set_update(self, update: int, horizon: int) -> float:
         """Set the step size for update number `update`; returns it."""
@@ -70,17 +73,15 @@ class Optimiser:
         """One step along the current gradient."""
         self._adam.step()
 
+    def tensors(self) -> list[Tensor]:
+        """The live state: first moment, second moment, step count."""
+        state = self._adam.state[self._vector]
+        return [state["exp_avg"], state["exp_avg_sq"], state["step"]]
+
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """Copies of the moments and the step count; zeros before the first step."""
-        state = self._adam.state.get(self._vector)
-        if not state:
-            zeros = np.zeros(self._vector.numel(), dtype=np.float32)
-            return {"adam_first": zeros, "adam_second": zeros.copy(), "adam_steps": np.zeros(1, dtype=np.float32)}
-        return {
-            "adam_first": state["exp_avg"].cpu().numpy().copy(),
-            "adam_second": state["exp_avg_sq"].cpu().numpy().copy(),
-            "adam_steps": state["step"].reshape(1).cpu().numpy().copy(),
-        }
+        names = ("adam_first", "adam_second", "adam_steps")
+        return {name: each.reshape(-1).cpu().numpy().copy() for name, each in zip(names, self.tensors(), strict=True)}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Put back what `arrays` took. Raises CheckpointError, before anything changes, if it does not fit."""

@@ -1,38 +1,57 @@
 """One learner rank: fragments in, weights out. No Ray and no Gymnasium in it.
 
-documents ──► intake ──► algorithm (returns, batch, loss, gradient step) ──► commit ──► weights document
+documents ──► intake ──► algorithm (returns, batch, loss, gradient steps) ──► close ──┬─ agreed ──► weights document
+                                                                                    ├─ disputed ─► start restored
+                              a collective fails ───────────────────────────────────┴─ failed ───► start restored
 
-loop      consumes                     produces                       waits for      unblocked by
-update    an order and its documents   a report, a weights document   nothing        the caller's next order
+loop      consumes                     produces                       waits for         unblocked by
+update    an order and its documents   a report, a weights document   the other ranks   them, or sync.collective_s
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from common.clock import Clock
-from common.errors import CheckpointError, ConfigError
-from common.fragment import Fragment, FragmentLayout
+from common.clock import NS_PER_S, Clock
+from common.errors import CheckpointError, ConfigError, SyncError, WireError
+from common.fragment import Fragment, FragmentLayout, decode_fragment
 from common.nets import NetConfig, make_actor_critic
 from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
 from common.weights import WeightsHeader, encode_weights, parameter_digest
+from common.wire import pack_plain
 from learner.algorithms.ppo import PPO, PPOConfig, UpdateOutcome
+from learner.audit import AuditPart
 from learner.batches import BatchBuilder
 from learner.gradient_step import GradientStep
 from learner.intake import Accepted, Intake, Refused
 from learner.optimiser import Optimiser, OptimiserConfig
-from learner.parallel.reducer import OneRank
-from learner.reports import FragmentVerdict, UpdateOrder, UpdateReport
-from learner.state import LearnerState
+from learner.parallel.config import SyncConfig
+from learner.parallel.faults import RankFault, Saboteur, Tamper, Untouched
+from learner.parallel.group import Closed, Group
+from learner.parallel.joining import Membership, join_group, machine_facts
+from learner.parallel.process_group import Meeting
+from learner.replica import Replica
+from learner.reports import (
+    Formation,
+    FragmentVerdict,
+    OrderStatus,
+    Standing,
+    SyncReport,
+    UpdateOrder,
+    UpdateReport,
+)
+from learner.state import InitialWeights, LearnerState
 
-RANK = 0
+MAX_RANKS = 1024
+SHARED = 0  # index of streams that all ranks draw from alike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +59,26 @@ class LearnerConfig:
     """Where and how a rank computes.
 
     Attributes:
+        ranks: processes that make each update together, each from its share of the fragments.
         device: auto = the first GPU if there is one, else the CPU.
         threads: intra-op threads; part of the fingerprint, since two threads round differently from one.
+        max_restarts: rank processes that may be lost within 1,000 updates before the run is given up.
+        sync: how ranks keep in step.
     """
 
+    ranks: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 1
+    max_restarts: int = 3
+    sync: SyncConfig = field(default_factory=SyncConfig)
 
     def __post_init__(self) -> None:
+        if not 1 <= self.ranks <= MAX_RANKS:
+            raise ConfigError("learner.ranks", got=self.ranks, allowed=f"1 to {MAX_RANKS}")
         if self.threads < 1:
             raise ConfigError("learner.threads", got=self.threads, allowed="1 or more")
+        if self.max_restarts < 0:
+            raise ConfigError("learner.max_restarts", got=self.max_restarts, allowed="0 or more")
 
     def torch_device(self) -> torch.device:
         """The device meant by `device`. Raises ConfigError if it is not there."""
@@ -75,82 +104,94 @@ class RankConfig:
 
 
 class LearnerRank:
-    """Holds the model, its optimiser and the intake; makes one update per order."""
+    """Holds the model, its optimiser and the intake; makes one update per order, with the other ranks of its group."""
 
-    def __init__(self, config: RankConfig, clock: Clock) -> None:
+    def __init__(self, config: RankConfig, clock: Clock, *, rank: int = 0, faults: tuple[RankFault, ...] = ()) -> None:
         self._config = config
         self._clock = clock
+        self._rank = rank
         self._streams = Streams(config.seed)
-        device = config.learner.torch_device()
-        generator = self._streams.generator(Role.LEARNER, RANK, purpose=Purpose.INITIALISE)
+        self._device = device = config.learner.torch_device()
+        generator = self._streams.generator(Role.LEARNER, SHARED, purpose=Purpose.INITIALISE)
         model = make_actor_critic(config.layout.observation, config.layout.action, config.net, generator).to(device)
+        self._model = model
         self._parameters = FlatParameters(model, trainable=True)
         self._optimiser = Optimiser(config.optimiser, self._parameters)
-        step = GradientStep(
-            self._parameters, self._optimiser, OneRank(), max_gradient_norm=config.optimiser.max_gradient_norm
-        )
-        self._algorithm = PPO(config.ppo, model, step, BatchBuilder(config.layout, device))
+        self._replica = Replica(self._parameters, self._optimiser)
+        self._tamper: Tamper = Saboteur(faults, clock) if faults else Untouched()
+        self._batches = BatchBuilder(config.layout, device)
+        self._others = BatchBuilder(config.layout, device)
         self._intake = Intake(config.run, config.layout, max_lag=config.max_lag)
+        self._meeting: Meeting | None = None
+        self._group: Group | None = None
+        self._algorithm: PPO | None = None
         self._updates = 0
         self._version = 0
         self._term = 0
 
-    def start(self, *, version: int, term: int) -> NDArray[np.uint8]:
-        """Publish the weights as they are under `version`; returns the weights document."""
-        self._version, self._term = version, term
-        return self._publish()
+    # ---- between updates -------------------------------------------------------------------------------------------
 
-    def load_parameters(self, flat: NDArray[np.float32], fingerprint: str) -> None:
-        """Begin from the weights of another run. Raises CheckpointError if the networks differ."""
-        self._check_fingerprint(fingerprint)
-        self._parameters.load(flat)
-
-    def update(self, order: UpdateOrder, documents: Sequence[Any]) -> tuple[UpdateReport, NDArray[np.uint8]]:
-        """Make one update from `documents` (one per actor, in actor order); returns report and weights document."""
-        marks = [self._clock.now_ns()]
-        judged = [self._intake.accept(document, term=order.term, update=order.update) for document in documents]
-        marks.append(self._clock.now_ns())
-        rate = self._optimiser.set_update(order.update, self._config.horizon_updates)
-        accepted = [verdict for verdict in judged if isinstance(verdict, Accepted)]
-        outcome = self._learn([verdict.fragment for verdict in accepted], order.update)
-        marks.append(self._clock.now_ns())
-        self._updates, self._version, self._term = order.update + 1, order.publish_as, order.term
-        document = self._publish()
-        marks.append(self._clock.now_ns())
-        phases = ("intake", "learn", "publish")
-        report = UpdateReport(
-            update=order.update,
-            term=order.term,
-            version=order.publish_as,
-            trained=outcome.committed > 0,
-            verdicts=tuple(_verdict(judgement) for judgement in judged),
-            steps=outcome.committed,
-            skipped_steps=outcome.skipped,
-            skipped_at=outcome.skipped_at,
-            lag=max((verdict.lag for verdict in accepted), default=0),
-            gaps=sum(judgement.gap for judgement in judged),
+    def standing(self) -> Standing:
+        """Where this rank stands."""
+        return Standing(
+            rank=self._rank,
+            updates=self._updates,
+            state_digest=f"{self._replica.digest(self._counters()):032x}",
             parameter_digest=parameter_digest(self._parameters.numpy()),
-            learning_rate=rate,
-            statistics=outcome.statistics,
-            seconds={name: (b - a) / 1e9 for name, a, b in zip(phases, marks, marks[1:], strict=False)},
         )
-        return report, document
 
-    def _learn(self, fragments: list[Fragment], update: int) -> UpdateOutcome:
-        shuffle = self._streams.generator(Role.LEARNER, RANK, purpose=Purpose.SHUFFLE, extra=(update,))
-        return self._algorithm.update(fragments, shuffle)
+    def adopt(self, state: LearnerState | InitialWeights) -> Standing:
+        """Go on from `state`, or begin from another run's weights. Raises CheckpointError if the network is another."""
+        match state:
+            case InitialWeights():
+                self._check_fingerprint(state.fingerprint)
+                self._parameters.load(state.flat)
+            case LearnerState():
+                self._check_fingerprint(state.manifest_fingerprint)
+                self._optimiser.load(state.optimiser)  # refuses what does not fit before anything has changed
+                self._parameters.load(state.parameters)
+                self._intake.set_state(state.intake)
+                self._updates, self._version, self._term = state.updates, state.version, state.term
+        return self.standing()
 
-    def _publish(self) -> NDArray[np.uint8]:
-        self._intake.published(self._version, self._updates)
-        manifest = self._parameters.manifest
-        header = WeightsHeader(
-            run=self._config.run,
-            term=self._term,
-            version=self._version,
-            update=self._updates,
-            fingerprint=manifest.fingerprint(),
+    def open_meeting(self, host: str = "127.0.0.1") -> str:
+        """Open the place where the next formation meets, on a free port of `host`; returns host:port."""
+        self._meeting = Meeting(host, deadline_s=self._config.learner.sync.collective_s)
+        return self._meeting.address
+
+    def join(self, formation: Formation) -> Standing:
+        """Become part of a group; the one before is left.
+
+        Raises:
+            SyncError: the others did not come within `sync.collective_s`.
+            RunFailedError: the ranks are not alike.
+        """
+        self.leave()
+        leads = formation.ranks[0] == self._rank
+        member = Membership(rank=self._rank, description=self._describe(), machine=machine_facts(self._device))
+        group = join_group(
+            formation,
+            member,
+            self._meeting if leads else None,
+            self._parameters,
+            self._config.learner.sync,
+            self._clock,
+            self._tamper,
         )
-        return encode_weights(manifest, self._parameters.numpy(), header)
+        self._take_group(group)
+        return self.standing()
+
+    def leave(self) -> None:
+        """Give the group up: whoever waits for this rank fails at once."""
+        if self._group is not None:
+            self._group.leave()
+        self._group = None
+
+    def publish(self, *, version: int, term: int) -> NDArray[np.uint8]:
+        """The weights as they are, under `version`. Every rank of a group is told, so that all know the version."""
+        self._version, self._term = version, term
+        self._intake.published(version, self._updates)
+        return self._document()
 
     def state(self) -> LearnerState:
         """All that must survive, copied."""
@@ -164,13 +205,193 @@ class LearnerRank:
             intake=self._intake.state(),
         )
 
-    def set_state(self, state: LearnerState) -> None:
-        """Go on from `state`. Raises CheckpointError if it is of another network."""
-        self._check_fingerprint(state.manifest_fingerprint)
-        self._optimiser.load(state.optimiser)  # refuses what does not fit before anything has changed
-        self._parameters.load(state.parameters)
-        self._intake.set_state(state.intake)
-        self._updates, self._version, self._term = state.updates, state.version, state.term
+    # ---- an update -------------------------------------------------------------------------------------------------
+
+    def update(
+        self, order: UpdateOrder, documents: Sequence[Any], audited_documents: Sequence[Any] = ()
+    ) -> tuple[UpdateReport, NDArray[np.uint8] | None]:
+        """Make one update from this rank's share of the fragments, together with the other ranks.
+
+        Returns:
+            The report, and the weights document where the update was made and this rank has place 0. Unless the status
+            is MADE everything is as it was before; a failed collective is a status, no exception.
+        """
+        if order.update != self._updates:
+            return self._not_made(order, OrderStatus.OUT_OF_STEP), None
+        if self._group is None or self._algorithm is None:
+            return self._not_made(order, OrderStatus.FAILED, failure="this rank is in no group"), None
+        memory = self._intake.state()
+        start_ns = self._clock.now_ns()
+        self._replica.back_up()
+        backup_ns = self._clock.now_ns() - start_ns
+        try:
+            attempt = self._attempt(order, documents, audited_documents)
+        except SyncError as error:
+            self._replica.restore()
+            self._intake.set_state(memory)
+            self.leave()
+            return self._not_made(order, OrderStatus.FAILED, failure=str(error)), None
+        if attempt.closed.dispute is not None:
+            self._replica.restore()
+            self._intake.set_state(memory)
+            return self._disputed(order, attempt), None
+        return self._commit(order, attempt, backup_ns)
+
+    def _attempt(self, order: UpdateOrder, documents: Sequence[Any], audited_documents: Sequence[Any]) -> _Attempt:
+        """Up to the shared verdict; nothing is final. Raises SyncError."""
+        assert self._group is not None and self._algorithm is not None
+        marks = [self._clock.now_ns()]
+        self._group.begin_update(order.update)
+        judged = [self._intake.accept(document, term=order.term, update=order.update) for document in documents]
+        for key in order.keys:
+            self._intake.note(key)
+        marks.append(self._clock.now_ns())
+        rate = self._optimiser.set_update(order.update, self._config.horizon_updates)
+        fragments = [judgement.fragment for judgement in judged if isinstance(judgement, Accepted)]
+        shuffle = self._streams.generator(Role.LEARNER, SHARED, purpose=Purpose.SHUFFLE, extra=(order.update,))
+        part = self._audit_part(order, audited_documents)
+        outcome = self._algorithm.update(fragments, shuffle, part)
+        marks.append(self._clock.now_ns())
+        counters = pack_plain([order.update + 1, order.term], what="counters")
+        replicated = self._replica.replicated(counters)
+        closed = self._group.close_update(replicated, np.array(list(outcome.parts.values())))
+        marks.append(self._clock.now_ns())
+        return _Attempt(judged=judged, outcome=outcome, closed=closed, rate=rate, marks=marks, digest=replicated.digest)
+
+    def _audit_part(self, order: UpdateOrder, documents: Sequence[Any]) -> AuditPart | None:
+        """What this rank has to recompute; an auditor does so only from fragments that are in order."""
+        assert self._group is not None
+        audit = order.audit
+        if audit is None or self._rank not in (audit.audited, *audit.auditors):
+            return None
+        place = self._group.ranks.index(audit.audited)
+        fragments = tuple(_sound_fragments(documents, self._config.layout))
+        return AuditPart(update=order.update, place=place, fragments=fragments)
+
+    def _commit(
+        self, order: UpdateOrder, attempt: _Attempt, backup_ns: int
+    ) -> tuple[UpdateReport, NDArray[np.uint8] | None]:
+        assert self._group is not None
+        outcome, closed, marks = attempt.outcome, attempt.closed, attempt.marks
+        self._updates, self._version, self._term = order.update + 1, order.publish_as, order.term
+        self._intake.published(self._version, self._updates)
+        document = self._document() if self._group.place == 0 else None
+        marks.append(self._clock.now_ns())
+        accepted = [judgement for judgement in attempt.judged if isinstance(judgement, Accepted)]
+        parts = (
+            dict(zip(outcome.parts, np.sum(closed.extra, axis=0).tolist(), strict=True)) if outcome.statistics else {}
+        )
+        phases = ("intake", "learn", "close", "publish")
+        report = UpdateReport(
+            rank=self._rank,
+            status=OrderStatus.MADE,
+            attempt=order.attempt,
+            update=order.update,
+            term=order.term,
+            version=order.publish_as,
+            updates=self._updates,
+            state_digest=f"{attempt.digest:032x}",
+            trained=outcome.committed > 0,
+            verdicts=tuple(_verdict(judgement) for judgement in attempt.judged),
+            steps=outcome.committed,
+            skipped_steps=outcome.skipped,
+            skipped_at=outcome.skipped_at,
+            lag=max((verdict.lag for verdict in accepted), default=0),
+            gaps=sum(judgement.gap for judgement in attempt.judged),
+            parameter_digest=parameter_digest(self._parameters.numpy()) if self._group.place == 0 else "",
+            learning_rate=attempt.rate,
+            statistics=parts | outcome.statistics,
+            seconds={name: (b - a) / NS_PER_S for name, a, b in zip(phases, marks, marks[1:], strict=False)},
+            sync=self._sync_report(closed, backup_ns=backup_ns),
+        )
+        return report, document
+
+    def _disputed(self, order: UpdateOrder, attempt: _Attempt) -> UpdateReport:
+        report = self._not_made(order, OrderStatus.DISPUTED)
+        return replace(report, sync=self._sync_report(attempt.closed))
+
+    def _sync_report(self, closed: Closed, *, backup_ns: int = 0) -> SyncReport:
+        assert self._group is not None
+        effort = self._group.effort
+        spent = {
+            "reduce": effort.reduce_ns,
+            "exchange": effort.exchange_ns,
+            "verify": effort.verify_ns,
+            "audit": effort.audit_ns,
+            "backup": backup_ns,
+        }
+        return SyncReport(
+            verified_steps=closed.verified_steps,
+            disputes=() if closed.dispute is None else (closed.dispute,),
+            attribution=closed.attribution,
+            audited=closed.audited,
+            reduced_bytes=effort.reduced_bytes,
+            gradient_norm=float(np.mean(effort.norms)) if effort.norms else 0.0,
+            seconds={phase: ns / NS_PER_S for phase, ns in spent.items()},
+        )
+
+    def _not_made(self, order: UpdateOrder, status: OrderStatus, *, failure: str = "") -> UpdateReport:
+        """Of an order that changed nothing."""
+        standing = self.standing()
+        return UpdateReport(
+            rank=self._rank,
+            status=status,
+            attempt=order.attempt,
+            update=order.update,
+            term=order.term,
+            version=order.publish_as,
+            updates=standing.updates,
+            state_digest=standing.state_digest,
+            trained=False,
+            verdicts=(),
+            steps=0,
+            skipped_steps=0,
+            skipped_at="",
+            lag=0,
+            gaps=0,
+            parameter_digest=standing.parameter_digest,
+            learning_rate=0.0,
+            sync=SyncReport(failure=failure),
+        )
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _take_group(self, group: Group) -> None:
+        config = self._config
+        self._group = group
+        step = GradientStep(
+            self._parameters,
+            self._optimiser,
+            group,
+            self._tamper,
+            max_gradient_norm=config.optimiser.max_gradient_norm,
+        )
+        self._algorithm = PPO(config.ppo, self._model, step, group, self._batches, self._others)
+
+    def _describe(self) -> dict[str, Any]:
+        """What all ranks of a group must have alike."""
+        return {
+            "config": json.loads(json.dumps(asdict(self._config))),
+            "parameters": self._parameters.manifest.to_plain(),
+            "updates": self._updates,
+            "term": self._term,
+            "values": self._replica.parameter_digests(),
+            "state": f"{self._replica.digest(self._counters()):032x}",
+        }
+
+    def _counters(self) -> bytes:
+        return pack_plain([self._updates, self._term], what="counters")
+
+    def _document(self) -> NDArray[np.uint8]:
+        manifest = self._parameters.manifest
+        header = WeightsHeader(
+            run=self._config.run,
+            term=self._term,
+            version=self._version,
+            update=self._updates,
+            fingerprint=manifest.fingerprint(),
+        )
+        return encode_weights(manifest, self._parameters.numpy(), header)
 
     def _check_fingerprint(self, fingerprint: str) -> None:
         ours = self._parameters.manifest.fingerprint()
@@ -181,6 +402,26 @@ class LearnerRank:
                 allowed=ours[:16],
                 fix="use the same environment and net configuration",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """An update up to the shared verdict."""
+
+    judged: list[Accepted | Refused]
+    outcome: UpdateOutcome
+    closed: Closed
+    rate: float
+    marks: list[int]
+    digest: int
+
+
+def _sound_fragments(documents: Sequence[Any], layout: FragmentLayout) -> Iterator[Fragment]:
+    for document in documents:
+        try:
+            yield decode_fragment(document, layout)
+        except WireError:
+            continue  # its own rank refuses it too, and reports it
 
 
 def _verdict(judgement: Accepted | Refused) -> FragmentVerdict:

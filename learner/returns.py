@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.fragment import End
+from learner.moments import Moments
 
 
 def generalised_advantages(
@@ -43,14 +44,13 @@ def generalised_advantages(
     return advantage
 
 
-def normalised(advantage: NDArray[np.float64], *, epsilon: float = 1e-8) -> NDArray[np.float64]:
-    """Zero mean and unit (population) deviation over the rows given; fewer than two rows are returned unchanged.
+def normalised(advantage: NDArray[np.float64], moments: Moments, *, epsilon: float = 1e-8) -> NDArray[np.float64]:
+    """Zero mean and unit (population) deviation by `moments`, those of the rows of all ranks; of fewer than two rows
+    in all, unchanged.
 
     Population, not sample, deviation: one row has no sample deviation (NaN), and equal rows become zero, not noise.
     """
-    if advantage.size < 2:
+    if moments.count < 2:
         return advantage
     with np.errstate(invalid="ignore"):  # rows with an infinity become NaN: the gradient step is skipped and named
-        shifted = advantage - advantage[0]  # equal rows are zero to the last bit before a rounded mean is taken
-        scaled: NDArray[np.float64] = (shifted - shifted.mean()) / (shifted.std() + epsilon)
-    return scaled
+        return (advantage - moments.mean) / (moments.deviation + epsilon)

@@ -2,16 +2,20 @@
 
     fragments ──► GAE(λ) ──► batch of N valid rows ──► epochs × minibatches ──► loss ──► gradient step
 
+Several ranks make one update: the rows of all of them, in the order of ranks, are one batch, cut into the same
+minibatches by the same shuffle; a rank computes the part of each minibatch that lies in its own rows, divided by the
+rows of the whole minibatch, so the parts add up to the gradient that one rank would have computed.
+
 Ratios are against the log-probabilities recorded when acting, so one update of policy lag (Huang et al., Cleanba, 2023)
 needs no correction: the objective is defined for any behaviour policy near the current one.
 
-Legend: N rows of the batch, M rows of a minibatch.
+Legend: N rows of the batch of all ranks, M rows of a minibatch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +27,11 @@ from torch import Tensor
 from common.errors import ConfigError
 from common.fragment import Fragment
 from common.nets import ActorCritic
+from learner.audit import Audit, AuditPart
 from learner.batches import Batch, BatchBuilder
 from learner.gradient_step import Committed, GradientStep, Skipped
+from learner.moments import Moments
+from learner.parallel.group import Group
 from learner.returns import generalised_advantages, normalised
 
 
@@ -73,14 +80,21 @@ class PPOConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """The parts of one minibatch's loss; `total` is differentiable, the others are numbers."""
+    """This rank's parts of one minibatch's means; `total` is differentiable, the others are numbers.
 
-    total: Tensor
-    policy: float
-    value: float
-    entropy: float
-    approximate_kl: float
-    clip_fraction: float
+    The parts of all ranks add up to the means over the minibatch.
+    """
+
+    total: Tensor | None
+    policy: float = 0.0
+    value: float = 0.0
+    entropy: float = 0.0
+    approximate_kl: float = 0.0
+    clip_fraction: float = 0.0
+
+
+NO_ROWS = Losses(total=None)
+MEANS = ("policy", "value", "entropy", "approximate_kl", "clip_fraction")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,30 +105,38 @@ class UpdateOutcome:
         committed: gradient steps made.
         skipped: gradient steps that were not, their gradient being non-finite.
         skipped_at: first parameter whose gradient was non-finite.
-        statistics: means over the committed and skipped steps, by name.
+        statistics: by name, alike on all ranks.
+        parts: likewise, means over the committed and skipped steps of which this rank holds a part: those of all ranks
+            add up.
     """
 
     committed: int
     skipped: int
     skipped_at: str
     statistics: dict[str, float]
+    parts: dict[str, float]
 
 
-def ppo_loss(model: ActorCritic, batch: Batch, config: PPOConfig) -> Losses:
-    """The clipped objective (eq. 7 and 9 of the paper) on M rows; advantages are taken as they are."""
+def ppo_loss(model: ActorCritic, batch: Batch, config: PPOConfig, num_rows: int | None = None) -> Losses:
+    """The clipped objective (eq. 7 and 9 of the paper) on the rows of `batch`; advantages are taken as they are.
+
+    Args:
+        num_rows: M, of which `batch` holds a part; by default all.
+    """
+    rows = len(batch) if num_rows is None else num_rows
     parameters, value = model(batch.observation)
     log_prob, entropy = model.head.log_prob_and_entropy(parameters, batch.action)
     log_ratio = log_prob - batch.log_prob
-    policy_loss = clipped_surrogate(log_ratio, batch.advantage, config.clip)
-    value_loss = _value_loss(value, batch, config.value_clip)
+    policy_loss = clipped_surrogate(log_ratio, batch.advantage, config.clip, rows)
+    value_loss = _value_loss(value, batch, config.value_clip, rows)
     total = policy_loss + config.value_coefficient * value_loss
-    mean_entropy = entropy.mean()
+    mean_entropy = entropy.sum() / rows
     if config.entropy_coefficient:
         total = total - config.entropy_coefficient * mean_entropy
     with torch.no_grad():
         excess = log_ratio.expm1()  # ratio - 1
-        approximate_kl = (excess - log_ratio).mean().item()  # Schulman's low-variance, non-negative estimate
-        clip_fraction = (excess.abs() > config.clip).float().mean().item()
+        approximate_kl = (excess - log_ratio).sum().item() / rows  # Schulman's low-variance, non-negative estimate
+        clip_fraction = (excess.abs() > config.clip).sum().item() / rows
     return Losses(
         total=total,
         policy=policy_loss.item(),
@@ -125,9 +147,9 @@ def ppo_loss(model: ActorCritic, batch: Batch, config: PPOConfig) -> Losses:
     )
 
 
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """-mean(min(ρ A, clamp(ρ, 1 - ε, 1 + ε) A)) (eq. 7), a scalar, for log ρ [M] and A [M]."""
-    surrogate: Tensor = _ClippedSurrogate.apply(log_ratio, advantage, clip)  # type: ignore[no-untyped-call]
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float, num_rows: int) -> Tensor:
+    """-Σ min(ρ A, clamp(ρ, 1 - ε, 1 + ε) A) / num_rows (eq. 7), a scalar, for log ρ and A, both [rows]."""
+    surrogate: Tensor = _ClippedSurrogate.apply(log_ratio, advantage, clip, num_rows)  # type: ignore[no-untyped-call]
     return surrogate
 
 
@@ -135,52 +157,134 @@ class _ClippedSurrogate(torch.autograd.Function):
     """One node instead of eight. Where the clipped term is the smaller one it does not depend on ρ: no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    def forward(ctx: Any, log_ratio: Tensor, advantage: Tensor, clip: float, num_rows: int) -> Tensor:
         ratio = log_ratio.exp()
         free = ratio * advantage
         clipped = ratio.clamp_(1.0 - clip, 1.0 + clip).mul_(advantage)
         ctx.save_for_backward(free, free <= clipped)
-        return torch.minimum(free, clipped).mean().neg()
+        ctx.num_rows = num_rows
+        return torch.minimum(free, clipped).sum().div_(-num_rows)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         free, counts = ctx.saved_tensors  # d(ρ A) / d log ρ = ρ A
-        return (free * counts).mul_(gradients[0] / -len(free)), None, None
+        return (free * counts).mul_(gradients[0] / -ctx.num_rows), None, None, None
 
 
-def _value_loss(value: Tensor, batch: Batch, value_clip: float) -> Tensor:
+def _value_loss(value: Tensor, batch: Batch, value_clip: float, num_rows: int) -> Tensor:
     error = (value - batch.target).square()
     if value_clip > 0.0:
         near = batch.value + (value - batch.value).clamp(-value_clip, value_clip)
         error = torch.maximum(error, (near - batch.target).square())
-    return 0.5 * error.mean()
+    return error.sum() * (0.5 / num_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A rank's rows within those of all ranks.
+
+    Attributes:
+        batch: None if it has none.
+        start: number of its first row.
+        stop: number behind its last row.
+    """
+
+    batch: Batch | None
+    start: int
+    stop: int
+
+    @property
+    def matches(self) -> bool:
+        """Whether the batch has as many rows as its rank says."""
+        return (0 if self.batch is None else len(self.batch)) == self.stop - self.start
+
+    def of(self, minibatch: NDArray[np.int64]) -> Batch | None:
+        """Those rows of a minibatch [M] (numbers over all ranks) that lie here, in its order."""
+        if self.batch is None:
+            return None
+        own = minibatch[(minibatch >= self.start) & (minibatch < self.stop)] - self.start
+        return self.batch.rows(torch.from_numpy(own)) if len(own) else None
 
 
 class PPO:
-    """Updates one model from the fragments of one collection."""
+    """Updates one model from the fragments of one collection, together with the other ranks of a group.
 
-    def __init__(self, config: PPOConfig, model: ActorCritic, step: GradientStep, batches: BatchBuilder) -> None:
+    Args:
+        batches: builds batches of this rank's rows.
+        others: builds those of another rank's rows, for audits.
+    """
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        model: ActorCritic,
+        step: GradientStep,
+        group: Group,
+        batches: BatchBuilder,
+        others: BatchBuilder,
+    ) -> None:
         self._config = config
         self._model = model
         self._step = step
+        self._group = group
         self._batches = batches
+        self._others = others
 
-    def update(self, fragments: Sequence[Fragment], shuffle: np.random.Generator) -> UpdateOutcome:
-        """All epochs over the valid rows of `fragments`; minibatches are drawn from `shuffle` alone."""
-        if not any(fragment.header.num_valid for fragment in fragments):
-            return UpdateOutcome(committed=0, skipped=0, skipped_at="", statistics={})
+    def update(
+        self, fragments: Sequence[Fragment], shuffle: np.random.Generator, part: AuditPart | None = None
+    ) -> UpdateOutcome:
+        """All epochs over the valid rows of the fragments of all ranks.
+
+        Args:
+            fragments: of this rank.
+            shuffle: minibatches are drawn from it alone; the same on every rank.
+            part: what this rank recomputes.
+
+        Raises:
+            SyncError: the ranks fell apart; parameters and optimiser are somewhere in the middle.
+        """
         batch = self._batches.build(fragments, self._advantages)
-        explained = _explained_variance(batch)
-        if self._config.normalise_advantages:
-            advantage = normalised(batch.advantage.cpu().numpy().astype(np.float64))
-            batch.advantage.copy_(torch.from_numpy(advantage))
+        everyone = self._exchange(batch)
+        counts = [int(each.advantage.count) for each in everyone]
+        total = sum(counts)
+        if not total:
+            return UpdateOutcome(committed=0, skipped=0, skipped_at="", statistics={}, parts=dict.fromkeys(MEANS, 0.0))
+        advantage = Moments.merged([each.advantage for each in everyone])
+        own = self._rows(batch, counts, self._group.place, advantage)
+        num_parts = max(1, round(total / self._config.minibatch))
+        audit, audited = None, own
+        if part is not None:
+            audited = self._audited_rows(part, own, counts, advantage)
+            num_steps = num_parts * self._config.epochs
+            audit = Audit(part, self._step, self._group, num_steps=num_steps, matches=audited.matches)
         record = _Record()
         for _ in range(self._config.epochs):
-            kl = math.fsum(self._epoch(batch, shuffle, record)) / max(1, record.steps_in_epoch)
-            if 0.0 < self._config.target_kl < kl:
+            minibatches = np.array_split(shuffle.permutation(total), num_parts)
+            kl = math.fsum(self._step_on(minibatch, own, audited, audit, record) for minibatch in minibatches)
+            if self._stops(kl / num_parts):
                 record.stopped_early = True
                 break
-        return record.outcome(explained)
+        return record.outcome(_explained_variance(everyone))
+
+    def _exchange(self, batch: Batch | None) -> list[_Spread]:
+        """What each rank's rows are like, by place."""
+        own = _Spread.of(batch)
+        return [_Spread.from_numbers(numbers) for numbers in self._group.exchange(own.to_numbers())]
+
+    def _rows(self, batch: Batch | None, counts: Sequence[int], place: int, advantage: Moments) -> Rows:
+        """The rows of the rank at `place`, their advantages normalised by those of all."""
+        start = sum(counts[:place])
+        rows = Rows(batch=batch, start=start, stop=start + counts[place])
+        if batch is not None and rows.matches and self._config.normalise_advantages:
+            scaled = normalised(batch.advantage.cpu().numpy().astype(np.float64), advantage)
+            batch.advantage.copy_(torch.from_numpy(scaled))
+        return rows
+
+    def _audited_rows(self, part: AuditPart, own: Rows, counts: Sequence[int], advantage: Moments) -> Rows:
+        if part.place == self._group.place:
+            return own
+        batch = self._others.build(part.fragments, self._advantages)
+        return self._rows(batch, counts, part.place, advantage)
 
     def _advantages(self, fragment: Fragment) -> NDArray[np.float64]:
         return generalised_advantages(
@@ -192,24 +296,68 @@ class PPO:
             lambda_=self._config.gae_lambda,
         )
 
-    def _epoch(self, batch: Batch, shuffle: np.random.Generator, record: _Record) -> Iterator[float]:
-        order = torch.from_numpy(shuffle.permutation(len(batch)))
-        num_parts = max(1, round(len(batch) / self._config.minibatch))
-        record.steps_in_epoch = num_parts
-        for index in order.tensor_split(num_parts):
-            losses = ppo_loss(self._model, batch.rows(index), self._config)
-            record.add(losses, self._step.make(losses.total))
-            yield losses.approximate_kl
+    def _step_on(
+        self, minibatch: NDArray[np.int64], own: Rows, audited: Rows, audit: Audit | None, record: _Record
+    ) -> float:
+        """One gradient step; returns this rank's part of the minibatch's KL estimate."""
+        number = record.num_steps
+        if audit is not None:
+            audit.before(number, lambda: self._losses(audited, minibatch).total)
+        losses = self._losses(own, minibatch)
+        watched = audit is not None and audit.watches(number)
+        record.add(losses, self._step.make(losses.total, number, watched=watched))
+        if audit is not None:
+            audit.after(number)
+        return losses.approximate_kl
+
+    def _losses(self, rows: Rows, minibatch: NDArray[np.int64]) -> Losses:
+        batch = rows.of(minibatch)
+        return NO_ROWS if batch is None else ppo_loss(self._model, batch, self._config, len(minibatch))
+
+    def _stops(self, kl: float) -> bool:
+        """Whether the epoch's mean KL estimate, over the rows of all ranks, is beyond the limit."""
+        if not self._config.target_kl > 0.0:
+            return False
+        return float(self._group.exchange(np.array([kl])).sum()) > self._config.target_kl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    """What the rows of one rank are like before any step: of advantages, value targets and value errors."""
+
+    advantage: Moments
+    target: Moments
+    error: Moments
+
+    @staticmethod
+    def of(batch: Batch | None) -> _Spread:
+        if batch is None:
+            nothing = Moments.of(np.zeros(0))
+            return _Spread(advantage=nothing, target=nothing, error=nothing)
+        advantage, target, value = (each.cpu().numpy() for each in (batch.advantage, batch.target, batch.value))
+        return _Spread(advantage=Moments.of(advantage), target=Moments.of(target), error=Moments.of(target - value))
+
+    def to_numbers(self) -> NDArray[np.float64]:
+        return np.array([x for each in (self.advantage, self.target, self.error) for x in each.to_numbers()])
+
+    @staticmethod
+    def from_numbers(numbers: NDArray[np.float64]) -> _Spread:
+        advantage, target, error = (Moments.from_numbers(part) for part in numbers.reshape(3, 3).tolist())
+        return _Spread(advantage=advantage, target=target, error=error)
 
 
 class _Record:
     """What happened in one update, step by step."""
 
     def __init__(self) -> None:
-        self.steps_in_epoch = 0
         self.stopped_early = False
         self._losses: list[Losses] = []
         self._steps: list[Committed | Skipped] = []
+
+    @property
+    def num_steps(self) -> int:
+        """Steps made so far."""
+        return len(self._steps)
 
     def add(self, losses: Losses, step: Committed | Skipped) -> None:
         self._losses.append(losses)
@@ -218,17 +366,17 @@ class _Record:
     def outcome(self, explained_variance: float) -> UpdateOutcome:
         committed = [step for step in self._steps if isinstance(step, Committed)]
         skipped = [step for step in self._steps if isinstance(step, Skipped)]
-        names = ("policy", "value", "entropy", "approximate_kl", "clip_fraction")
-        statistics = {name: _mean([getattr(losses, name) for losses in self._losses]) for name in names}
-        statistics["gradient_norm"] = _mean([step.gradient_norm for step in committed])
-        statistics["clipped_steps"] = float(sum(step.clipped for step in committed))
-        statistics["stopped_early"] = float(self.stopped_early)
-        statistics["explained_variance"] = explained_variance
         return UpdateOutcome(
             committed=len(committed),
             skipped=len(skipped),
             skipped_at=skipped[0].parameter if skipped else "",
-            statistics=statistics,
+            statistics={
+                "gradient_norm": _mean([step.gradient_norm for step in committed]),
+                "clipped_steps": float(sum(step.clipped for step in committed)),
+                "stopped_early": float(self.stopped_early),
+                "explained_variance": explained_variance,
+            },
+            parts={name: _mean([getattr(losses, name) for losses in self._losses]) for name in MEANS},
         )
 
 
@@ -236,7 +384,8 @@ def _mean(values: list[float]) -> float:
     return math.fsum(values) / len(values) if values and all(map(math.isfinite, values)) else math.nan
 
 
-def _explained_variance(batch: Batch) -> float:
+def _explained_variance(everyone: Sequence[_Spread]) -> float:
     """1 - Var(target - V) / Var(target); 0 where the targets do not vary."""
-    variance = batch.target.var(correction=0).item()
-    return 0.0 if variance == 0.0 else 1.0 - (batch.target - batch.value).var(correction=0).item() / variance
+    target = Moments.merged([each.target for each in everyone]).variance
+    error = Moments.merged([each.error for each in everyone]).variance
+    return 0.0 if target == 0.0 else 1.0 - error / target

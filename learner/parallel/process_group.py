@@ -1,0 +1,146 @@
+"""Ranks that can add and gather, with a deadline on every wait. The only file that talks to torch.distributed.
+
+    Meeting (at place 0, any free port) ◄── TCP ── all ranks ──► agree on what they are ──► ProcessGroup
+
+A group is an object, not the process's default group: it is thrown away after a failure and made anew within
+milliseconds, and several ranks can live in the threads of one process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as torch_distributed
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.errors import SyncError
+from learner.reports import Formation
+
+MIN_STORE_S = 1.0
+dist: Any = torch_distributed  # stores and groups are public, but not in its stubs
+
+
+class Meeting:
+    """Where the ranks of one formation find one another: a key-value store on a free port of this host."""
+
+    def __init__(self, host: str, *, deadline_s: float) -> None:
+        self._host = host
+        limit = timedelta(seconds=max(MIN_STORE_S, deadline_s))
+        self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"{self._host}:{self.store.port}"
+
+
+class Blackboard:
+    """What the ranks of a formation tell one another before they are a group."""
+
+    def __init__(self, formation: Formation, place: int, meeting: Meeting | None, *, deadline_s: float) -> None:
+        """Raises SyncError if nobody answers at the meeting place."""
+        self._who = f"learner rank {formation.ranks[place]}"
+        self._formation = formation
+        self._place = place
+        self._limit = timedelta(seconds=max(MIN_STORE_S, deadline_s))
+        with self._failing("reach the meeting place"):
+            store = meeting.store if meeting is not None else self._connect(formation.address)
+            self.store = dist.PrefixStore(f"formation-{formation.number}", store)
+
+    def _connect(self, address: str) -> Any:
+        host, _, port = address.rpartition(":")
+        return dist.TCPStore(host, int(port), is_master=False, timeout=self._limit)
+
+    def exchange(self, topic: str, words: bytes) -> list[bytes]:
+        """Say `words`; returns what each rank said, by place. Raises SyncError naming a rank that says nothing."""
+        with self._failing("speak at the meeting place"):
+            self.store.set(f"{topic}-{self._place}", words)
+        heard = []
+        for place, rank in enumerate(self._formation.ranks):
+            with self._failing(f"hear of learner rank {rank}"):
+                self.store.wait([f"{topic}-{place}"], self._limit)
+                heard.append(bytes(self.store.get(f"{topic}-{place}")))
+        return heard
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # torch's DistError is one
+            raise SyncError(
+                f"{self._who} did not {what} in formation {self._formation.number}",
+                got=_first_line(error),
+                allowed=f"within {self._limit.total_seconds():g} s",
+            ) from None
+
+
+class ProcessGroup:
+    """Collectives of the ranks of one formation."""
+
+    def __init__(
+        self, blackboard: Blackboard, formation: Formation, place: int, device: torch.device, *, deadline_s: float
+    ) -> None:
+        self.ranks = formation.ranks
+        self.place = place
+        self._device = device
+        self._deadline_s = deadline_s
+        limit = timedelta(seconds=deadline_s)
+        with self._failing("form"):
+            self._group = _make(blackboard.store, place, len(formation.ranks), device, limit)
+
+    def begin_sum(self, values: Tensor) -> Any:
+        """Start to replace `values` by their sum over ranks; `finish` the handle before using them."""
+        with self._failing("begin a reduce"):
+            return self._group.allreduce([values])
+
+    def finish(self, handle: Any) -> None:
+        """Wait for a sum. Raises SyncError."""
+        with self._failing("reduce"):
+            handle.wait()
+
+    def gather(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """`words` [k] of every rank: [num_ranks, k]. All must bring equally many. Raises SyncError."""
+        own = torch.from_numpy(words.view(np.uint8).copy()).to(self._device)
+        everyone = [torch.empty_like(own) for _ in self.ranks]
+        with self._failing("gather"):
+            self._group.allgather([everyone], [own]).wait()
+        return np.stack([each.cpu().numpy().view(np.uint64) for each in everyone])
+
+    def abort(self) -> None:
+        """Leave: whoever still waits for this rank fails at once."""
+        self._group.abort()
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise SyncError(
+                f"learner rank {self.ranks[self.place]} could not {what} with ranks {list(self.ranks)}",
+                got=_first_line(error),
+                allowed=f"within {self._deadline_s:g} s",
+            ) from None
+
+
+def _make(store: Any, place: int, num_ranks: int, device: torch.device, limit: timedelta) -> Any:
+    if device.type != "cuda":
+        return dist.ProcessGroupGloo(store, place, num_ranks, limit)
+    os.environ.setdefault(
+        "TORCH_NCCL_BLOCKING_WAIT", "1"
+    )  # a wait raises at its deadline instead of ending the process
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = limit
+    torch.cuda.set_device(device)
+    return dist.ProcessGroupNCCL(store, place, num_ranks, options)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).partition("\n")[0].partition(". This is typically caused")[0]
+    return text.rpartition("] ")[2] if "third_party" in text else text

@@ -1,0 +1,239 @@
+"""Verified gradient sync: N ranks add their gradients, and know together whether the sum was right.
+
+    backward ─► bucket complete ─► weighed ─► all-reduce (with the tail) ─► digest by chunk, weighed ─► optimiser
+                                                    │
+                       tail: one slot per rank with its words of the *previous* step
+
+So the verdict on step i arrives with the reduce of step i+1, and that on the last one when the update is closed: until
+then every step is provisional, and nothing is published. A rank that sees something wrong goes on to the close, where
+all ranks learn of it together; none skips, raises or leaves on its own, so nobody waits for somebody who has left.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.clock import Clock, thread_cpu_ns
+from common.parameters import FlatParameters
+from learner.parallel.buckets import BackwardOrder, Bucket, plan_buckets, plan_chunks
+from learner.parallel.conservation import Measured, Scale
+from learner.parallel.digests import chunk_bounds, combined, digest_chunks, sha256_of
+from learner.parallel.disputes import FirstAttempt, Layout, attribute, find_dispute, uneven_dispute, watched_chunks
+from learner.parallel.faults import Tamper
+from learner.parallel.group import Closed, Effort, Replicated, audit_dispute
+from learner.parallel.ledger import Step, words_of_step
+from learner.parallel.pieces import PIECES_PER_WORD, from_pieces, to_pieces
+from learner.parallel.process_group import ProcessGroup
+from learner.parallel.verdict import Recomputed, alike
+from learner.reports import Dispute
+
+CLOSING_WORDS = 7  # steps, suspicion, two of the state's digest, whether there was an audit, its two digests
+NOT_WEIGHED = Measured(math.nan, math.nan, math.nan)
+
+
+class VerifiedGroup:
+    """One rank's side of a group of two or more. See `Group` for the calls."""
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        parameters: FlatParameters,
+        clock: Clock,
+        tamper: Tamper,
+        *,
+        bucket_elements: int,
+        compares: bool,
+    ) -> None:
+        self.ranks, self.place = group.ranks, group.place
+        self.compares = compares
+        self.effort = Effort()
+        self._group = group
+        self._parameters = parameters
+        self._clock = clock
+        self._tamper = tamper
+        self._buckets = plan_buckets(parameters.manifest, bucket_elements)
+        self._num_words = words_of_step(len(self._buckets))
+        num_tail = len(self.ranks) * self._num_words * PIECES_PER_WORD
+        parameters.reserve_tail(num_tail)
+        self._tail = parameters.gradient_and_tail[parameters.num_elements :]
+        self._chunks = plan_chunks(self._buckets, num_tail)
+        self._bounds = [[(c.start, c.stop) for c in self._chunks if c.bucket == b.index] for b in self._buckets]
+        self._layout = Layout(
+            ranks=self.ranks, manifest=parameters.manifest, buckets=self._buckets, chunks=self._chunks
+        )
+        self._scales = [Scale(bucket.stop - bucket.start, parameters.gradient.device) for bucket in self._buckets]
+        self._order = BackwardOrder(parameters, self._buckets, self._send)
+        self._handles: list[Any] = []
+        self._steps: list[Step] = []
+        self._suspicious = False
+        self._watched = False
+        self._local: dict[int, NDArray[np.uint64]] = {}
+        self._recomputed: Recomputed | None = None
+        self._first: FirstAttempt | None = None
+        self._first_update = -1
+
+    # ---- an update -------------------------------------------------------------------------------------------------
+
+    def begin_update(self, update: int) -> None:
+        """Forget the steps of the attempt before, but for what a dispute about the same update left behind."""
+        self.effort = Effort()
+        self._steps = []
+        self._suspicious = False
+        self._recomputed = None
+        if update != self._first_update:
+            self._first, self._first_update = None, update
+        self._tamper.began(update)
+
+    def exchange(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One gather, bit for bit."""
+        return self._gather(numbers.view(np.uint64)).view(np.float64)
+
+    def recomputed(self, result: Recomputed) -> None:
+        """Kept for the close."""
+        self._recomputed = result
+
+    def close_update(self, replicated: Replicated, extra: NDArray[np.float64]) -> Closed:
+        """One gather: words on the last step, the state's digest, suspicions and audits of all ranks."""
+        num_words = self._num_words
+        last = self._steps[-1].words() if self._steps else np.zeros(num_words, dtype=np.uint64)
+        heard = self._gather(np.concatenate([self._closing_words(replicated), last, extra.view(np.uint64)]))
+        closing, rest = heard[:, :CLOSING_WORDS], heard[:, CLOSING_WORDS:]
+        if self._steps:
+            self._steps[-1].heard = rest[:, :num_words].copy()
+        extras = np.ascontiguousarray(rest[:, num_words:]).view(np.float64)
+        return self._verdict(closing, replicated, extras)
+
+    def _closing_words(self, replicated: Replicated) -> NDArray[np.uint64]:
+        audit = self._recomputed or Recomputed(first=0, second=0)
+        low, high = replicated.digest & 0xFFFFFFFFFFFFFFFF, replicated.digest >> 64
+        words = [len(self._steps), self._suspicious, low, high, self._recomputed is not None, audit.first, audit.second]
+        return np.array(words, dtype=np.uint64)
+
+    def _verdict(self, closing: NDArray[np.uint64], replicated: Replicated, extra: NDArray[np.float64]) -> Closed:
+        """Follows from what all heard, and from reduced bits that are alike wherever the digests in it are."""
+        start_ns = thread_cpu_ns()
+        good = alike(closing[:, :1]) and alike(closing[:, 2:4]) and not closing[:, 1].any()
+        good = good and (not self._steps or self._steps[-1].is_good())
+        audits = {
+            rank: Recomputed(first=int(words[5]), second=int(words[6]))
+            for rank, words in zip(self.ranks, closing, strict=True)
+            if words[4]
+        }
+        self.effort.verify_ns += thread_cpu_ns() - start_ns
+        if not good:
+            return Closed(extra=extra, dispute=self._find(closing, replicated), audited=bool(audits))
+        dispute, attribution = audit_dispute(audits)
+        if dispute is None and self._first is not None:
+            attribution = attribute(self._first, self._steps, replicated, self._layout)
+            self._first = None
+        return Closed(
+            extra=extra,
+            dispute=dispute,
+            attribution=attribution,
+            verified_steps=len(self._steps),
+            audited=bool(audits),
+        )
+
+    def _find(self, closing: NDArray[np.uint64], replicated: Replicated) -> Dispute:
+        lengths = closing[:, 0]
+        if alike(lengths[:, None]):
+            self._first = find_dispute(self._gather, self._steps, replicated, self._layout)
+        else:
+            self._first = uneven_dispute(lengths, self._layout)
+        return self._first.dispute
+
+    def _gather(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        start_ns = self._clock.now_ns()
+        heard = self._group.gather(words)
+        self.effort.exchange_ns += self._clock.now_ns() - start_ns
+        return heard
+
+    def leave(self) -> None:
+        """Close the connections; hooks go too."""
+        self._order.close()
+        self._group.abort()
+
+    # ---- a step ----------------------------------------------------------------------------------------------------
+
+    def begin_step(self, *, watched: bool = False) -> None:
+        """Put this rank's words on the step before into its slot of the tail."""
+        start_ns = thread_cpu_ns()
+        step = Step(number=len(self._steps), put_in=[NOT_WEIGHED] * len(self._buckets))
+        tail = np.zeros((len(self.ranks), self._num_words * PIECES_PER_WORD), dtype=np.float32)
+        if self._steps:
+            tail[self.place] = to_pieces(self._steps[-1].words())
+        self._tail.copy_(torch.from_numpy(tail.reshape(-1)))
+        self._steps.append(step)
+        self._watched = watched
+        self._handles = []
+        self._order.begin()
+        self.effort.verify_ns += thread_cpu_ns() - start_ns
+
+    def _send(self, bucket: Bucket) -> None:
+        """Weigh a complete bucket and start its reduce. Called from within the backward pass."""
+        step = self._steps[-1]
+        values = self._parameters.gradient[bucket.start : bucket.stop]
+        self._tamper.computed(step.number, bucket.start, values)
+        start_ns = thread_cpu_ns()
+        step.put_in[bucket.index] = self._scales[bucket.index].measure(values)
+        if self._watched:
+            self._local[bucket.index] = digest_chunks(values, chunk_bounds(0, len(values)))
+        self.effort.verify_ns += thread_cpu_ns() - start_ns
+        self._tamper.sent(step.number, bucket.start, values)
+        sent = self._with_tail(bucket)
+        self.effort.reduced_bytes += sent.numel() * sent.element_size()
+        self._handles.append(self._group.begin_sum(sent))
+
+    def _with_tail(self, bucket: Bucket) -> Tensor:
+        if bucket.index == 0:
+            return self._parameters.gradient_and_tail[bucket.start :]
+        return self._parameters.gradient_and_tail[bucket.start : bucket.stop]
+
+    def finish_step(self) -> None:
+        """Wait for every bucket, digest it, and judge the step before by what its tail brought."""
+        self._order.finish()
+        step = self._steps[-1]
+        digests = []
+        for bucket, handle in zip(self._buckets, self._handles, strict=True):
+            start_ns = self._clock.now_ns()
+            self._group.finish(handle)
+            self.effort.reduce_ns += self._clock.now_ns() - start_ns
+            self._tamper.received(step.number, bucket.start, self._with_tail(bucket))
+            start_ns = thread_cpu_ns()
+            digests.append(digest_chunks(self._parameters.gradient_and_tail, self._bounds[bucket.index]))
+            values = self._parameters.gradient[bucket.start : bucket.stop]
+            step.came_out.append(self._scales[bucket.index].total(values))
+            self.effort.verify_ns += thread_cpu_ns() - start_ns
+        start_ns = thread_cpu_ns()
+        step.chunk_digests = np.concatenate(digests[::-1])  # from the order of sending to that of the vector
+        for chunk in watched_chunks(self._first, step):
+            bounds = self._chunks[chunk]
+            step.sha256[chunk] = sha256_of(self._parameters.gradient_and_tail, (bounds.start, bounds.stop))
+        self.effort.norms.append(math.sqrt(sum(each.square for each in step.put_in)))
+        self._judge_step_before()
+        self.effort.verify_ns += thread_cpu_ns() - start_ns
+
+    def _judge_step_before(self) -> None:
+        if len(self._steps) < 2:
+            return
+        before = self._steps[-2]
+        heard = from_pieces(self._tail.cpu().numpy().reshape(len(self.ranks), -1))
+        before.heard = heard
+        self._suspicious |= not before.is_good()
+
+    # ---- audits ----------------------------------------------------------------------------------------------------
+
+    def local_digest(self) -> int:
+        """Of the last watched step, bucket by bucket."""
+        return combined(np.concatenate([self._local[bucket.index] for bucket in self._buckets]), 0)
+
+    def digest_gradient(self) -> int:
+        """The same of what the flat gradient holds now."""
+        parts = [self._parameters.gradient[bucket.start : bucket.stop] for bucket in self._buckets]
+        return combined(np.concatenate([digest_chunks(part, chunk_bounds(0, len(part))) for part in parts]), 0)
