@@ -9,65 +9,18 @@ docs/metrics.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
-from common.metric_labels import ActorState, DropReason, Phase, SaveResult, Statistic
-
-
-class Kind(StrEnum):
-    """What Prometheus may do with the numbers: rate a counter, read a gauge, take quantiles of a histogram."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-    INFO = "info"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
-    """One label and every value it can have.
-
-    Attributes:
-        name: as exported.
-        values: the closed set.
-    """
-
-    name: str
-    values: type[StrEnum]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One metric.
-
-    Attributes:
-        name: as exported, `_total` and `_info` included.
-        kind: what it is.
-        help: what is counted or measured; ends up beside the series.
-        label: what it is broken down by; None for a single series.
-        buckets: upper bounds of a histogram, rising, without +Inf.
-        facts: label names of an info metric, whose values are free.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    label: Label | None = None
-    buckets: tuple[float, ...] = ()
-    facts: tuple[str, ...] = ()
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Names of the labels, as exported."""
-        return self.facts if self.label is None else (self.label.name,)
-
-    @property
-    def num_series(self) -> int:
-        """Samples in a scrape at most; a histogram has one per bucket, +Inf, count and sum."""
-        children = 1 if self.label is None else len(self.label.values)
-        return children * (len(self.buckets) + 3 if self.kind is Kind.HISTOGRAM else 1)
-
+from common.metric_kinds import Kind, Label, Metric
+from common.metric_labels import (
+    ActorState,
+    DropReason,
+    Phase,
+    RankState,
+    RecoveryCause,
+    SaveResult,
+    Statistic,
+    SyncFault,
+    SyncPhase,
+)
 
 # Undiscounted returns: CartPole 500, Pendulum -1600, LunarLander ±300, MuJoCo 10 000; finest near zero.
 RETURN_BUCKETS = (
@@ -82,12 +35,17 @@ COLLECT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 PHASE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 PAUSE_BUCKETS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.1)  # goal: p99 1 ms
 CHECKPOINT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # 1 MB to many GB
+RECOVERY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # a redo to a restart
 EVALUATION_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
 
 PHASE = Label(name="phase", values=Phase)
 STATISTIC = Label(name="statistic", values=Statistic)
 REASON = Label(name="reason", values=DropReason)
 STATE = Label(name="state", values=ActorState)
+SYNC_PHASE = Label(name="phase", values=SyncPhase)
+FAULT = Label(name="cause", values=SyncFault)
+CAUSE = Label(name="cause", values=RecoveryCause)
+RANK_STATE = Label(name="state", values=RankState)
 RESULT = Label(name="result", values=SaveResult)
 
 # ---- actor: of the actors in this process, since it started ----------------------------------------------------------
@@ -212,18 +170,48 @@ LEARNER_LAG = Metric(
 LEARNER_WEIGHTS_VERSION = Metric(
     name="truestep_learner_weights_version", kind=Kind.GAUGE, help="Version published latest by this process."
 )
+LEARNER_SYNC_SECONDS = Metric(
+    name="truestep_learner_sync_seconds",
+    kind=Kind.HISTOGRAM,
+    help="Time that verified sync took of one order by phase: reduce is waiting for the other ranks.",
+    label=SYNC_PHASE,
+    buckets=PHASE_BUCKETS,
+)
+LEARNER_REDUCED_BYTES = Metric(
+    name="truestep_learner_reduced_bytes_total", kind=Kind.COUNTER, help="Bytes that this rank put into reduces."
+)
+LEARNER_VERIFIED_STEPS = Metric(
+    name="truestep_learner_verified_steps_total",
+    kind=Kind.COUNTER,
+    help="Gradient steps on which every rank of the group was found to agree.",
+)
+LEARNER_AUDITED_STEPS = Metric(
+    name="truestep_learner_audited_steps_total",
+    kind=Kind.COUNTER,
+    help="Gradient steps in whose audit this rank took part: the local gradient was computed again and compared.",
+)
+LEARNER_LOCAL_NORM = Metric(
+    name="truestep_learner_local_gradient_norm",
+    kind=Kind.GAUGE,
+    help="Mean norm of this rank's own gradients in the latest update, before they were reduced.",
+)
 
 # ---- driver: of the run, exact, carried on over resumes --------------------------------------------------------------
 
 DRIVER_PRODUCED = Metric(
     name="truestep_driver_produced_transitions_total",
     kind=Kind.COUNTER,
-    help="Valid transitions produced. In every scrape equal to trained + dropped + in flight.",
+    help="Valid transitions produced. In every scrape produced + undone = trained + dropped + in flight.",
 )
 DRIVER_TRAINED = Metric(
     name="truestep_driver_trained_transitions_total",
     kind=Kind.COUNTER,
-    help="Valid transitions in committed updates, each counted once.",
+    help="Valid transitions in committed updates, each counted once; those of undone updates stay in it.",
+)
+DRIVER_UNDONE = Metric(
+    name="truestep_driver_undone_transitions_total",
+    kind=Kind.COUNTER,
+    help="Valid transitions of updates that a rollback took back; counted in trained and in dropped as well.",
 )
 DRIVER_IN_FLIGHT = Metric(
     name="truestep_driver_in_flight_transitions",
@@ -250,9 +238,13 @@ DRIVER_EPISODES = Metric(
     name="truestep_driver_episodes_total", kind=Kind.COUNTER, help="Training episodes ended in produced fragments."
 )
 DRIVER_ENV_STEPS = Metric(
-    name="truestep_driver_env_steps_total", kind=Kind.COUNTER, help="Environment steps of committed updates."
+    name="truestep_driver_env_steps_total",
+    kind=Kind.COUNTER,
+    help="Environment steps of committed updates, undone ones included.",
 )
-DRIVER_UPDATES = Metric(name="truestep_driver_updates_total", kind=Kind.COUNTER, help="Updates committed by the run.")
+DRIVER_UPDATES = Metric(
+    name="truestep_driver_updates_total", kind=Kind.COUNTER, help="Updates committed, undone ones included."
+)
 DRIVER_ENV_STEPS_RATE = Metric(
     name="truestep_driver_env_steps_per_second",
     kind=Kind.GAUGE,
@@ -272,6 +264,41 @@ DRIVER_LAG = Metric(
 DRIVER_ACTORS = Metric(name="truestep_driver_actors", kind=Kind.GAUGE, help="Actors by state.", label=STATE)
 DRIVER_RESTARTS = Metric(
     name="truestep_driver_actor_restarts_total", kind=Kind.COUNTER, help="Actor processes lost and started again."
+)
+DRIVER_RANKS = Metric(name="truestep_driver_ranks", kind=Kind.GAUGE, help="Learner ranks by state.", label=RANK_STATE)
+DRIVER_RANK_RESTARTS = Metric(
+    name="truestep_driver_rank_restarts_total", kind=Kind.COUNTER, help="Learner processes lost and started again."
+)
+DRIVER_VERIFIED = Metric(
+    name="truestep_driver_verified_updates_total",
+    kind=Kind.COUNTER,
+    help="Updates committed with a digest of the state on which all their ranks agreed, undone ones included.",
+)
+DRIVER_MISMATCHES = Metric(
+    name="truestep_driver_sync_mismatches_total",
+    kind=Kind.COUNTER,
+    help="Attempts at an update that were voided because ranks disagreed.",
+    label=FAULT,
+)
+DRIVER_SYNC_FAILURES = Metric(
+    name="truestep_driver_sync_failures_total",
+    kind=Kind.COUNTER,
+    help="Attempts at an update, or to form the group, that failed or ran past their deadline.",
+)
+DRIVER_RETRIES = Metric(
+    name="truestep_driver_sync_retries_total",
+    kind=Kind.COUNTER,
+    help="Updates committed after an earlier attempt at them had been voided.",
+)
+DRIVER_ROLLBACKS = Metric(
+    name="truestep_driver_rollbacks_total", kind=Kind.COUNTER, help="Rollbacks of the learner to an earlier update."
+)
+DRIVER_RECOVERY_SECONDS = Metric(
+    name="truestep_driver_recovery_seconds",
+    kind=Kind.HISTOGRAM,
+    help="Time from what went wrong first to the next commit of the whole group.",
+    label=CAUSE,
+    buckets=RECOVERY_BUCKETS,
 )
 DRIVER_EVALUATION_RETURN = Metric(
     name="truestep_driver_evaluation_return_mean",

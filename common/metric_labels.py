@@ -57,6 +57,43 @@ class ActorState(StrEnum):
     QUARANTINED = "quarantined"
 
 
+class RankState(StrEnum):
+    """Where a learner rank is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    JOINED = "joined"
+    QUARANTINED = "quarantined"
+
+
+class SyncPhase(StrEnum):
+    """Where the time of verified sync goes."""
+
+    REDUCE = "reduce"  # waiting for the others
+    VERIFY = "verify"
+    EXCHANGE = "exchange"
+    BACKUP = "backup"
+    AUDIT = "audit"
+
+
+class SyncFault(StrEnum):
+    """What ranks disagreed about."""
+
+    DIGEST = "digest"
+    CONSERVATION = "conservation"
+    PARAMETERS = "parameters"
+    LOCAL_GRADIENT = "local_gradient"
+
+
+class RecoveryCause(StrEnum):
+    """What kept the group of ranks from its next commit."""
+
+    RANK_LOST = "rank_lost"
+    SYNC_FAILED = "sync_failed"
+    MISMATCH = "mismatch"
+    ROLLBACK = "rollback"
+
+
 class SaveResult(StrEnum):
     """How writing a checkpoint ended."""
 

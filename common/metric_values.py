@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from common.clock import NS_PER_S, thread_cpu_ns
-from common.metric_catalogue import PROCESS_METRICS_CPU, Kind, Metric
+from common.metric_catalogue import PROCESS_METRICS_CPU
+from common.metric_kinds import Kind, Metric
 
 
 @dataclass(slots=True)
@@ -178,6 +179,15 @@ class Values:
             cell = self._cells.setdefault((metric, label), fresh)
         assert isinstance(cell, type(fresh)), metric
         return cell
+
+
+class HasValues(Protocol):
+    """What holds the cells of a process: `common.metrics.Registry`."""
+
+    @property
+    def values(self) -> Values:
+        """The cells."""
+        ...
 
 
 def set_totals(totals: Iterable[tuple[Counter, float]]) -> None:

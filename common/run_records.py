@@ -43,6 +43,7 @@ class RunRecord:
         version: highest version recorded.
         term: learner's term.
         parameter_digest: of the parameters after the last recorded update.
+        chain: of digests, up to the last recorded update; "" if that was recorded by a truestep without chains.
         verdict: one sentence on how it ended; "" while running.
     """
 
@@ -63,6 +64,7 @@ class RunRecord:
     version: int
     term: int
     parameter_digest: str
+    chain: str
     verdict: str
 
 
@@ -77,6 +79,8 @@ class UpdateRecord:
         version: what was published after it.
         env_steps: total environment steps.
         parameter_digest: of the parameters after it.
+        state_digest: of parameters, moments and counters after it, as every rank reported it; "" if none was recorded.
+        chain: of the digests of this update and all before it; equal chains mean equal histories. "" likewise.
         produced: valid transitions whose summary reached the driver.
         trained: valid transitions committed.
         in_flight: neither trained nor dropped yet.
@@ -92,6 +96,8 @@ class UpdateRecord:
     version: int
     env_steps: int
     parameter_digest: str
+    state_digest: str
+    chain: str
     produced: int
     trained: int
     in_flight: int
@@ -219,6 +225,8 @@ def update_to_row(record: UpdateRecord) -> dict[str, Any]:
         "version": int(record.version),
         "env_steps": int(record.env_steps),
         "parameter_digest": str(record.parameter_digest),
+        "state_digest": str(record.state_digest),
+        "chain": str(record.chain),
         "produced": int(record.produced),
         "trained": int(record.trained),
         "in_flight": int(record.in_flight),

@@ -9,8 +9,9 @@ tick, boot), never of a clock.
 Versions. `publish_version` hands out 1, 2, 3, ... from blocks of `VERSION_BLOCK` whose upper end is on disk first. A
 driver that dies leaves a gap, and the next one goes on above it: versions only grow, at one disk write per block.
 
-Durability. Versions, ownership, status, checkpoints and truncation are durable against a power cut at commit; updates,
-evaluations and events against the death of the process (a resume from a checkpoint makes the last moments good).
+Durability. Versions, ownership, status, checkpoints, truncation and rollbacks are durable against a power cut at
+commit; updates, evaluations and events against the death of the process (a resume from a checkpoint makes the last
+moments good).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 from common import clock as clocks
 from common import run_records as records
+from common import runs_statements as statements
 from common.clock import Clock
 from common.errors import ConfigError, RegistryError, RunNotFoundError
 from common.process_identity import ProcessIdentity
@@ -51,6 +53,7 @@ __all__ = [
 ]
 
 VERSION_BLOCK = 1000
+ROLLBACK_EVENT = "TRAINING_ROLLBACK"  # kind of the event that `RunRegistry.roll_back` records
 
 
 class RunRegistry:
@@ -145,12 +148,12 @@ class RunRegistry:
     def set_status(self, run: str, status: RunStatus, *, verdict: str = "", wall_s: float | None = None) -> None:
         """Change the status. `running` clears the end; any other status sets it."""
         with self._writing(run, f"status {status}", durable=True) as (session, run_id):
-            _set_status(session, run_id, status, verdict, wall_s)
+            statements.set_status(session, run_id, status, verdict, wall_s)
 
     def finish(self, run: str, status: RunStatus, *, verdict: str, wall_s: float) -> None:
         """The end of driving: status, verdict and time, and the lease is given back, all in one transaction."""
         with self._writing(run, f"end ({status})", durable=True) as (session, run_id):
-            _set_status(session, run_id, status, verdict, wall_s)
+            statements.set_status(session, run_id, status, verdict, wall_s)
             session.change("DELETE FROM owners WHERE run_id = ?", run_id)
         self._forget(run)
 
@@ -168,7 +171,7 @@ class RunRegistry:
         own = process or ProcessIdentity.current()
         with self._database.transaction(f"lease of run {run!r}", durable=True) as session:
             run_id = self._run_id(session, run)
-            previous = _owner(session, run_id)
+            previous = statements.owner(session, run_id)
             if previous is not None:
                 records.check_replaceable(run, previous, own, take_over=take_over)
                 data = {"host": previous.process.host, "pid": previous.process.pid, "lease": previous.lease}
@@ -188,7 +191,7 @@ class RunRegistry:
     def owner(self, run: str) -> Owner | None:
         """Who drives `run`; None if nobody does. Whether it still lives: `owner.process.liveness(...)`."""
         with self._database.reading() as session:
-            return _owner(session, self._run_id(session, run))
+            return statements.owner(session, self._run_id(session, run))
 
     def publish_version(self, run: str) -> int:
         """The next version of `run`, never handed out before, not even by a driver that was killed. Starts at 1."""
@@ -215,12 +218,17 @@ class RunRegistry:
         with self._writing(last.run, f"updates {updates[0].update} to {last.update}") as (session, run_id):
             for row in rows:
                 session.insert("updates", {"run_id": run_id, **row})
-            _set_progress(session, run_id, rows[-1], wall_s)
+            statements.set_progress(session, run_id, rows[-1], wall_s)
 
     def updates(self, run: str, *, after: int = -1) -> list[UpdateRecord]:
         """Updates later than `after`, in order."""
         rows = self._rows_of("updates", run, "update_number > ? ORDER BY update_number", after)
         return [records.update_from_row(row, run) for row in rows]
+
+    def verified_updates(self, run: str) -> int:
+        """How many recorded updates have a state digest, that is: were agreed on by every rank that made them."""
+        rows = self._rows_of("updates", run, "state_digest != ''", columns="count(*) AS verified")
+        return int(rows[0]["verified"])
 
     def record_evaluation(self, evaluation: EvaluationRecord) -> None:
         """Add an evaluation; another one of the same update replaces it."""
@@ -249,12 +257,12 @@ class RunRegistry:
             row = {"name": checkpoint.name, "update_number": int(checkpoint.update), "digest": checkpoint.digest}
             session.insert("checkpoints", {"run_id": run_id, **row, "best": 0}, replace=True)
             if checkpoint.best:
-                _set_best(session, run_id, checkpoint.name)
+                statements.set_best(session, run_id, checkpoint.name)
 
     def mark_best(self, run: str, name: str) -> None:
         """Make the checkpoint `name` the best and no other. Raises RegistryError if it was never recorded."""
         with self._writing(run, f"best checkpoint {name}", durable=True) as (session, run_id):
-            if not _set_best(session, run_id, name):
+            if not statements.set_best(session, run_id, name):
                 raise RegistryError(f"run {run!r} has no checkpoint {name!r}", fix="record it first")
 
     def prune_checkpoints(self, run: str, present: Collection[str]) -> None:
@@ -275,16 +283,21 @@ class RunRegistry:
         The run's own row goes back to `update`, except for its version and term, which only grow. Events stay.
         """
         with self._writing(run, f"truncation after update {update}", durable=True) as (session, run_id):
-            removed = {
-                f"{table}_removed": session.change(
-                    f"DELETE FROM {table} WHERE run_id = ? AND update_number > ?", run_id, update
-                )
-                for table in ("updates", "evaluations", "checkpoints")
-            }
-            last = session.one("SELECT * FROM updates WHERE run_id = ? ORDER BY update_number DESC", run_id)
-            zero = {"update_number": 0, "version": 0, "term": 0, "env_steps": 0, "parameter_digest": ""}
-            _set_progress(session, run_id, dict(last) if last else zero, None)
+            removed = statements.remove_after(session, run_id, update)
             self._insert_event(session, run_id, "RESUMED", {"after_update": update, **removed})
+
+    def roll_back(self, run: str, update: int, *, term: int, reason: str) -> None:
+        """The learner goes back to `update` under `term`: what was recorded of later updates is removed.
+
+        An event TRAINING_ROLLBACK tells from where to where, why, and how much was removed; version and term of the
+        run's own row only grow. Events of the updates taken back stay: they happened.
+        """
+        with self._writing(run, f"rollback to update {update}", durable=True) as (session, run_id):
+            row = session.one("SELECT updates FROM runs WHERE id = ?", run_id)
+            assert row is not None
+            removed = statements.remove_after(session, run_id, update, term=term)
+            data = {"from_update": row["updates"], "to_update": update, "term": term, "reason": reason, **removed}
+            self._insert_event(session, run_id, ROLLBACK_EVENT, data)
 
     # Inside
 
@@ -293,7 +306,7 @@ class RunRegistry:
         """A transaction on one run, refused if somebody else drives it."""
         with self._database.transaction(f"{what} of run {run!r}", durable=durable) as session:
             run_id = self._run_id(session, run)
-            owner = _owner(session, run_id)
+            owner = statements.owner(session, run_id)
             if (owner.lease if owner else None) != self._leases.get(run):
                 raise RegistryError(
                     f"{what} of run {run!r} was not written: this process does not drive it",
@@ -314,10 +327,10 @@ class RunRegistry:
         known = f"closest of {len(names)}: {', '.join(close)}" if close else f"{len(names)} runs, none alike"
         return RunNotFoundError(f"no run of that name in {self.path}", got=repr(name), allowed=known)
 
-    def _rows_of(self, table: str, run: str, condition: str, *values: object) -> list[Row]:
+    def _rows_of(self, table: str, run: str, condition: str, *values: object, columns: str = "*") -> list[Row]:
         with self._database.reading() as session:
             run_id = self._run_id(session, run)
-            sql = f"SELECT * FROM {table} WHERE run_id = ? AND {condition}"
+            sql = f"SELECT {columns} FROM {table} WHERE run_id = ? AND {condition}"
             return session.rows(sql, run_id, *values)
 
     def _insert_event(self, session: Session, run_id: int, kind: str, data: Mapping[str, Any]) -> None:
@@ -345,40 +358,3 @@ class RunRegistry:
         """After a change of ownership nothing in hand is ours any more: another driver may have gone further."""
         self._leases.pop(run, None)
         self._versions.pop(run, None)
-
-
-def _owner(session: Session, run_id: int) -> Owner | None:
-    row = session.one("SELECT * FROM owners WHERE run_id = ?", run_id)
-    return None if row is None else records.owner_from_row(row)
-
-
-def _set_status(session: Session, run_id: int, status: RunStatus, verdict: str, wall_s: float | None) -> None:
-    session.change(
-        "UPDATE runs SET status = ?, verdict = ?, ended_wall = ?, wall_s = coalesce(?, wall_s) WHERE id = ?",
-        status,
-        verdict,
-        None if status == "running" else clocks.wall_label(),
-        wall_s,
-        run_id,
-    )
-
-
-def _set_progress(session: Session, run_id: int, row: Row, wall_s: float | None) -> None:
-    """Bring a run's own row to a row of `updates`; version and term only grow."""
-    session.change(
-        "UPDATE runs SET updates = ?, env_steps = ?, version = max(version, ?), term = max(term, ?),"
-        " parameter_digest = ?, wall_s = coalesce(?, wall_s) WHERE id = ?",
-        row["update_number"],
-        row["env_steps"],
-        row["version"],
-        row["term"],
-        row["parameter_digest"],
-        wall_s,
-        run_id,
-    )
-
-
-def _set_best(session: Session, run_id: int, name: str) -> bool:
-    """True if there is a checkpoint of that name."""
-    session.change("UPDATE checkpoints SET best = (name = ?) WHERE run_id = ?", name, run_id)
-    return session.one("SELECT 1 FROM checkpoints WHERE run_id = ? AND name = ?", run_id, name) is not None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from rich.console import Console
@@ -14,6 +17,9 @@ from common.clock import NS_PER_S, Clock
 
 LINE_EVERY_S = 5.0
 REFRESH_EVERY_S = 0.25
+DIGEST = re.compile(r"[0-9a-f]{16,}")
+BRIEF_DIGEST = 12
+BRIEF_ITEMS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +34,7 @@ class Progress:
         evaluation: mean return of the newest evaluation; None before the first.
         lag: updates between acting and learning.
         actors: running, of how many.
+        ranks: learner ranks that are in the group, of how many; shown where there is more than one.
         waiting: what is awaited, if nothing moves.
     """
 
@@ -39,6 +46,7 @@ class Progress:
     evaluation: float | None
     lag: int
     actors: tuple[int, int]
+    ranks: tuple[int, int] = (1, 1)
     waiting: str = ""
 
     @property
@@ -58,6 +66,7 @@ class Progress:
             f"evaluation {_number(self.evaluation)}",
             f"lag {self.lag}",
             f"actors {self.actors[0]}/{self.actors[1]}",
+            *([f"ranks {self.ranks[0]}/{self.ranks[1]}"] if self.ranks[1] > 1 else []),
             f"ETA {duration(self.eta_s)}",
         ]
         return "  ".join(parts)
@@ -156,6 +165,21 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def brief(value: object) -> str:
+    """A value of an event in a line for people: digests as their first 12 characters, long lists as their beginning."""
+    match value:
+        case str():
+            return value[:BRIEF_DIGEST] if DIGEST.fullmatch(value) else value
+        case Mapping():
+            return "{" + ", ".join(f"{key}: {brief(item)}" for key, item in value.items()) + "}"
+        case list() | tuple() | set() | frozenset():
+            shown = [brief(item) for item in islice(value, BRIEF_ITEMS)]
+            more = [f"and {len(value) - BRIEF_ITEMS} more"] if len(value) > BRIEF_ITEMS else []
+            return f"[{', '.join(shown + more)}]"
+        case _:
+            return str(value)
 
 
 def _number(value: float | None) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from actors.evaluate import EvaluationResult
 from common.checkpoints import CheckpointStore
 from common.clock import NS_PER_S, Clock
-from common.runs import CheckpointRecord, EvaluationRecord, RunRegistry, UpdateRecord
+from common.runs import ROLLBACK_EVENT, CheckpointRecord, EvaluationRecord, RunRegistry, UpdateRecord
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import (
     ActorStarted,
@@ -19,7 +19,8 @@ from deploy.conductor.messages import (
     Event,
     FragmentMade,
     Note,
-    UpdateMade,
+    RecordUpdate,
+    RollBack,
 )
 
 FLUSH_EVERY_S = 1.0
@@ -42,6 +43,8 @@ class Record:
         self._rows: list[UpdateRecord] = []
         self._returns: list[float] = []
         self._facts_noted: set[str] = set()
+        self._version = 0
+        self._given_up: list[tuple[int, int]] = []  # by rollback: the update gone back to, the last version before it
 
     @property
     def wall_s(self) -> float:
@@ -53,12 +56,7 @@ class Record:
         match event:
             case FragmentMade():
                 self._returns.extend(event.summary.episode_returns)
-            case UpdateMade():
-                self._rows.append(self._update_record(event, conductor))
-                self._returns.clear()
-                if (self._clock.now_ns() - self._flushed_ns) / NS_PER_S >= FLUSH_EVERY_S:
-                    self.flush()
-            case EvaluationMade(result=EvaluationResult() as result):
+            case EvaluationMade(result=EvaluationResult() as result) if not self._is_given_up(event.update, result):
                 self.flush()
                 self._registry.record_evaluation(evaluation_record(self._run, event.update, result))
             case CheckpointWritten(error=""):
@@ -67,10 +65,31 @@ class Record:
                 self._note_facts(event)
             case _:
                 pass
+        self._version = conductor.version
+
+    def commit(self, command: RecordUpdate, conductor: Conductor) -> None:
+        """Take an update that every rank of the group agreed on; the conductor stands right behind it."""
+        self._rows.append(self._update_record(command, conductor))
+        self._returns.clear()
+        if (self._clock.now_ns() - self._flushed_ns) / NS_PER_S >= FLUSH_EVERY_S:
+            self.flush()
+
+    def roll_back(self, command: RollBack) -> None:
+        """Take back what was recorded of later updates, checkpoints included.
+
+        Checkpoints go first: a driver that dies in between is resumed from what is left, and that resume takes back
+        the rest of the record. The other way round it would go on from a checkpoint that was given up.
+        """
+        self.flush()
+        self._returns.clear()
+        self._given_up.append((command.update, self._version))
+        self._store.discard_after(command.update)
+        self._registry.roll_back(self._run, command.update, term=command.term, reason=command.reason)
 
     def note(self, note: Note) -> None:
-        """Record a fact as an event."""
-        self._registry.record_event(self._run, note.kind, note.data)
+        """Record a fact as an event; a rollback's is recorded with what it takes back, by `roll_back`."""
+        if note.kind != ROLLBACK_EVENT:
+            self._registry.record_event(self._run, note.kind, note.data)
 
     def flush(self) -> None:
         """Write the gathered rows."""
@@ -84,12 +103,19 @@ class Record:
         accounts = {"update": conductor.committed, **conductor.accounts.to_plain()}
         self._registry.record_event(self._run, ACCOUNTS, accounts)
 
-    def _update_record(self, event: UpdateMade, conductor: Conductor) -> UpdateRecord:
-        report, accounts = event.report, conductor.accounts
+    def _is_given_up(self, update: int, result: EvaluationResult) -> bool:
+        """Whether an evaluation is of weights that a rollback has taken back while it was played."""
+        return any(update > kept and result.version <= last for kept, last in self._given_up)
+
+    def _update_record(self, command: RecordUpdate, conductor: Conductor) -> UpdateRecord:
+        report, accounts = command.report, conductor.accounts
         mean_return = float(np.mean(self._returns)) if self._returns else math.nan
         statistics: dict[str, float] = {
             **report.statistics,
             **{f"seconds_{phase}": seconds for phase, seconds in report.seconds.items()},
+            **{f"seconds_sync_{phase}": seconds for phase, seconds in report.sync.seconds.items()},
+            "verified_steps": report.sync.verified_steps,
+            "reduced_bytes": report.sync.reduced_bytes,
             "learning_rate": report.learning_rate,
             "episode_return": mean_return,
         }
@@ -100,6 +126,8 @@ class Record:
             version=report.version,
             env_steps=conductor.env_steps,
             parameter_digest=report.parameter_digest,
+            state_digest=report.state_digest,
+            chain=command.chain,
             produced=accounts.produced,
             trained=accounts.trained,
             in_flight=accounts.in_flight,

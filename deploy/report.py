@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.process_identity import Liveness, ProcessIdentity
 from common.runs import EvaluationRecord, EventRecord, RunRecord, RunRegistry, UpdateRecord
 from deploy.conductor.accounts import Accounts
+from deploy.display import brief
 from deploy.record import ACCOUNTS
+from deploy.sync_tally import SyncTally
+
+NAME_WIDTH = 17
 
 
 def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
@@ -32,19 +36,18 @@ def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
         "algo": record.algo,
         "seed": record.seed,
         "engine": record.engine,
+        "learners": record.config["learner"].get("ranks", 1),
         "policy_lag": record.config["policy_lag"],
         "updates": record.updates,
         "env_steps": record.env_steps,
         "version": record.version,
         "term": record.term,
         "parameter_digest": record.parameter_digest,
+        "chain": record.chain,
         **_accounts(record, last, events),
-        "evaluation": None
-        if newest is None
-        else {"update": newest.update, "mean": newest.mean, "episodes": newest.episodes},
-        "best_evaluation": None
-        if best is None
-        else {"update": best.update, "mean": best.mean, "episodes": best.episodes},
+        "sync": _sync(registry, run),
+        "evaluation": _evaluation(newest),
+        "best_evaluation": _evaluation(best),
         "checkpoints": [{"name": c.name, "update": c.update, "best": c.best} for c in checkpoints],
         "wall_s": record.wall_s,
         "fingerprint": record.facts.get("fingerprint", ""),
@@ -69,6 +72,38 @@ def _accounts(record: RunRecord, last: UpdateRecord | None, events: Sequence[Eve
         "in_flight": accounts.in_flight,
         "fragments_lost": accounts.fragments_lost,
     }
+
+
+def _sync(registry: RunRegistry, run: str) -> dict[str, int]:
+    """What the ranks' verification came to; updates are those that stand, everything else is over the whole run."""
+    tally = SyncTally.of_run(registry, run)
+    return {
+        "verified_updates": registry.verified_updates(run),
+        "mismatches": tally.mismatches,
+        "failures": tally.failures,
+        "retries": tally.retries,
+        "rollbacks": tally.rollbacks,
+        "ranks_lost": tally.ranks_lost,
+        "ranks_quarantined": tally.ranks_quarantined,
+    }
+
+
+def report_lines(report: Mapping[str, Any]) -> list[str]:
+    """A report of `run_report` for people: a line for each fact, then one for each event."""
+    lines = [f"{name:<{NAME_WIDTH}} {_words(value)}" for name, value in report.items() if name != "events"]
+    for event in report["events"]:
+        facts = "  ".join(f"{key}={brief(value)}" for key, value in event["data"].items() if key != "detail")
+        lines.append(f"{event['wall']}  {event['kind']:<20} {facts}")
+    return lines
+
+
+def _words(value: Any) -> str:
+    """Digests stay whole here: people compare them."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key.replace('_', ' ')} {_words(item)}" for key, item in value.items()) or "–"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "; ".join(_words(item) for item in value) or "–"
+    return "–" if value is None else str(value)
 
 
 def _evaluation(record: EvaluationRecord | None) -> dict[str, Any] | None:

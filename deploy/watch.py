@@ -6,7 +6,7 @@ from collections import Counter, deque
 
 from actors.evaluate import EvaluationResult
 from common.clock import NS_PER_S, Clock, per_second
-from common.metrics import DriverMetrics, SaveResult
+from common.metrics import DriverMetrics, RankState, SaveResult
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import (
     CheckpointWritten,
@@ -14,9 +14,10 @@ from deploy.conductor.messages import (
     Event,
     FragmentMade,
     Note,
-    UpdateMade,
+    RecordUpdate,
 )
-from deploy.display import Display, Progress
+from deploy.display import Display, Progress, brief
+from deploy.sync_tally import SyncTally, Trouble
 
 RATE_WINDOW_S = 10.0
 RETURN_WINDOW = 100
@@ -24,9 +25,16 @@ TICK_EVERY_S = 0.2
 
 
 class Watch:
-    """Keeps the figures that are shown."""
+    """Keeps the figures that are shown.
 
-    def __init__(self, metrics: DriverMetrics, display: Display, clock: Clock) -> None:
+    Args:
+        metrics: where they are exported.
+        display: where people see them.
+        clock: times rates and recoveries.
+        tally: what sync came to before this driving, so that its totals go on; from nothing by default.
+    """
+
+    def __init__(self, metrics: DriverMetrics, display: Display, clock: Clock, tally: SyncTally | None = None) -> None:
         self._metrics = metrics
         self._display = display
         self._clock = clock
@@ -36,14 +44,14 @@ class Watch:
         self._lag = 0
         self._ticked_ns = 0
         self._told: set[str] = set()
+        self._tally = tally or SyncTally()
+        self._trouble = Trouble(clock)
 
     def observe(self, event: Event) -> None:
         """Take an event that the conductor has taken in."""
         match event:
             case FragmentMade():
                 self._returns.extend(event.summary.episode_returns)
-            case UpdateMade():
-                self._lag = event.report.lag
             case EvaluationMade(result=EvaluationResult() as result):
                 self._evaluation = result.mean
                 self._metrics.set_evaluation(return_mean=result.mean, episodes=len(result.returns))
@@ -55,6 +63,15 @@ class Watch:
             case _:
                 pass
 
+    def commit(self, command: RecordUpdate) -> None:
+        """An update is committed."""
+        report = command.report
+        self._lag = report.lag
+        self._tally.commit(report.update + 1, verified=report.state_digest != "")
+        if (recovered := self._trouble.over_at_commit()) is not None:
+            cause, seconds = recovered
+            self._metrics.observe_recovery(seconds=seconds, cause=cause)
+
     def checkpoint(self, written: CheckpointWritten, seconds: float) -> None:
         """A checkpoint was written, or not."""
         result = SaveResult.FAILED if written.error else SaveResult.OK
@@ -62,7 +79,10 @@ class Watch:
 
     def note(self, note: Note) -> None:
         """Say what happened."""
-        words = "  ".join(f"{key}={value}" for key, value in note.data.items() if key != "detail" and value != "")
+        self._tally.count(note.kind, note.data)
+        self._trouble.note(note.kind)
+        facts = {key: value for key, value in note.data.items() if key != "detail" and value != ""}
+        words = "  ".join(f"{key}={brief(value)}" for key, value in facts.items())
         self._display.tell(f"{note.kind}  {words}")
         detail = str(note.data.get("detail", ""))
         if detail and detail not in self._told:  # eight actors that fall over the same fault say it once
@@ -75,7 +95,7 @@ class Watch:
         if (now_ns - self._ticked_ns) / NS_PER_S < TICK_EVERY_S and conductor.finish is None:
             return
         self._ticked_ns = now_ns
-        self._steps.append((now_ns, conductor.env_steps))
+        self._steps.append((now_ns, conductor.env_steps + conductor.accounts.steps_undone))  # a rollback undoes no work
         while (now_ns - self._steps[0][0]) / NS_PER_S > RATE_WINDOW_S:
             self._steps.popleft()
         progress = self._progress(conductor)
@@ -85,6 +105,7 @@ class Watch:
     def _progress(self, conductor: Conductor) -> Progress:
         (first_ns, first), (last_ns, last) = self._steps[0], self._steps[-1]
         running = sum(seat.running for seat in conductor.seats)
+        joined = sum(rank.status.value == RankState.JOINED for rank in conductor.ranks)
         return Progress(
             steps=conductor.env_steps,
             total_steps=conductor.plan.total_steps,
@@ -94,6 +115,7 @@ class Watch:
             evaluation=self._evaluation,
             lag=self._lag,
             actors=(running, len(conductor.seats)),
+            ranks=(joined, len(conductor.ranks)),
             waiting=conductor.waiting_for() if conductor.committed == 0 else "",
         )
 
@@ -101,7 +123,8 @@ class Watch:
         accounts = conductor.accounts
         self._metrics.set_accounts(
             produced=accounts.produced,
-            trained=accounts.trained,
+            trained=accounts.trained + accounts.undone,
+            undone=accounts.undone,
             in_flight=accounts.in_flight,
             dropped=accounts.dropped,
             fragments_lost=accounts.fragments_lost,
@@ -109,8 +132,8 @@ class Watch:
             episodes=accounts.episodes,
         )
         self._metrics.set_progress(
-            updates=conductor.committed,
-            env_steps=conductor.env_steps,
+            updates=conductor.committed + accounts.updates_undone,
+            env_steps=conductor.env_steps + accounts.steps_undone,
             version=conductor.version,
             term=conductor.term,
             policy_lag=self._lag,
@@ -118,3 +141,16 @@ class Watch:
         )
         states = Counter(seat.status.value for seat in conductor.seats)
         self._metrics.set_actors(states=states, restarts=sum(seat.restarts for seat in conductor.seats))
+        self._export_sync(conductor)
+
+    def _export_sync(self, conductor: Conductor) -> None:
+        tally = self._tally
+        self._metrics.set_sync(
+            verified=tally.verified,
+            mismatches=tally.faults,
+            failures=tally.failures,
+            retries=tally.retries,
+            rollbacks=tally.rollbacks,
+        )
+        states = Counter(rank.status.value for rank in conductor.ranks)
+        self._metrics.set_ranks(states=states, restarts=tally.ranks_lost)

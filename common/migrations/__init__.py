@@ -7,7 +7,8 @@ taken it exist. No SQL here depends on a feature younger than SQLite 3.24.
 from __future__ import annotations
 
 from common.migrations.m0001_runs import STATEMENTS as M0001
+from common.migrations.m0002_sync import STATEMENTS as M0002
 
 APPLICATION_ID = 0x54525354  # "TRST": tells our file from another program's
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (M0001,)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (M0001, M0002)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,17 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from common.fragment import FragmentSummary
-from common.metric_catalogue import CATALOGUE, LENGTH_BUCKETS, RETURN_BUCKETS, Kind, Metric
-from common.metric_labels import ActorState, DropReason, SaveResult, Statistic
+from common.metric_catalogue import CATALOGUE, LENGTH_BUCKETS, RETURN_BUCKETS
+from common.metric_kinds import Kind, Metric
+from common.metric_labels import ActorState, DropReason, RankState, RecoveryCause, SaveResult, Statistic, SyncFault
 from common.metric_values import Histogram
 from common.metrics import ActorMetrics, DriverMetrics, LearnerMetrics, Registry, markdown_table, new_registry
 from deploy.conductor.accounts import OLD_LEASE, SKIPPED
+from deploy.conductor.ranks import RankStatus
 from deploy.conductor.seats import SeatStatus
 from learner.algorithms import ppo
 from learner.intake import Refusal
+from learner.reports import Fault, SyncReport
 
 ROOT = Path(__file__).parents[2]
 Series = dict[str, float]
@@ -61,9 +65,24 @@ UPDATE: dict[str, Any] = {
     "gaps": 2,
     "refused": {"stale": 3},
 }
+SYNC = SyncReport(
+    verified_steps=15,
+    audited=True,
+    reduced_bytes=4096,
+    gradient_norm=0.75,
+    seconds={"reduce": 0.2, "verify": 0.003, "exchange": 0.001, "backup": 0.0005},
+)
+VERIFICATION: dict[str, Any] = {
+    "verified": 40,
+    "mismatches": {Fault.DIGEST: 2},
+    "failures": 3,
+    "retries": 4,
+    "rollbacks": 1,
+}
 ACCOUNTS: dict[str, Any] = {
     "produced": 100,
     "trained": 60,
+    "undone": 7,
     "in_flight": 30,
     "dropped": {"stale": 8, "skipped": 2},
     "fragments_lost": 1,
@@ -125,9 +144,11 @@ def test_return_buckets_are_symmetric() -> None:
 
 
 def test_the_closed_sets_cover_what_the_other_rooms_say() -> None:
-    """Every refusal, drop, actor state and statistic of the product has its label value."""
+    """Every refusal, drop, state, fault and statistic of the product has its label value."""
     assert {*Refusal, SKIPPED, OLD_LEASE} <= {*DropReason}
     assert {*SeatStatus} == {*ActorState}
+    assert {*RankStatus} == {*RankState}
+    assert {*Fault} == {*SyncFault}
     assert ppo._Record().outcome(0.0).statistics.keys() <= {*Statistic}
 
 
@@ -254,6 +275,42 @@ def test_an_update_is_exported_number_by_number(registry: Registry) -> None:
     assert 'truestep_learner_statistic{statistic="entropy"}' not in series
 
 
+def test_what_sync_came_to_is_exported_with_its_update(registry: Registry) -> None:
+    """Steps and bytes add up, phases are observed, a phase that did not happen is not observed as 0."""
+    metrics = LearnerMetrics(registry)
+    metrics.observe(**UPDATE, sync=SYNC)
+    metrics.observe(**UPDATE, sync=replace(SYNC, audited=False, gradient_norm=0.5))
+    series = scrape(registry)
+    expected = {
+        "truestep_learner_verified_steps_total": 30,
+        "truestep_learner_audited_steps_total": 1,
+        "truestep_learner_reduced_bytes_total": 8192,
+        "truestep_learner_local_gradient_norm": 0.5,
+        'truestep_learner_sync_seconds_bucket{le="0.1",phase="reduce"}': 0,
+        'truestep_learner_sync_seconds_bucket{le="0.25",phase="reduce"}': 2,
+        'truestep_learner_sync_seconds_sum{phase="verify"}': 0.006,
+        'truestep_learner_sync_seconds_count{phase="exchange"}': 2,
+        'truestep_learner_sync_seconds_bucket{le="0.0005",phase="backup"}': 2,
+        'truestep_learner_sync_seconds_count{phase="audit"}': 0,
+    }
+    assert {name: series[name] for name in expected} == expected
+
+
+def test_an_order_that_changed_nothing_is_no_update_but_has_its_cost(registry: Registry) -> None:
+    """A disputed or failed attempt adds to sync and to nothing else; without sync nothing of it is exported."""
+    metrics = LearnerMetrics(registry)
+    metrics.observe(**UPDATE)
+    before = scrape(registry)
+    assert before["truestep_learner_verified_steps_total"] == 0
+    assert "truestep_learner_local_gradient_norm" not in before
+    metrics.observe_voided(SYNC)
+    after = scrape(registry)
+    changed = {name.partition("{")[0] for name in _without_cost(after) if after[name] != before.get(name)}
+    sync = ("sync_seconds_bucket", "sync_seconds_count", "sync_seconds_sum", "reduced_bytes_total")
+    sync += ("verified_steps_total", "audited_steps_total", "local_gradient_norm")
+    assert changed == {f"truestep_learner_{name}" for name in sync}
+
+
 def test_a_statistic_that_is_not_finite_is_seen_as_such(registry: Registry) -> None:
     """NaN and infinity are exported, not hidden and not an error."""
     LearnerMetrics(registry).observe(**UPDATE | {"statistics": {"policy": math.nan, "value": -math.inf}})
@@ -279,7 +336,7 @@ def test_an_unknown_statistic_or_phase_is_logged_once(registry: Registry, caplog
 
 
 def test_accounts_are_exported_exactly(registry: Registry) -> None:
-    """Each account, each reason (0 where nothing was dropped), up to 2^53; produced is the sum of its fates."""
+    """Each account, each reason (0 where nothing was dropped), up to 2^53."""
     big = 2**53 - 100
     accounts = ACCOUNTS | {"produced": 100 + big, "trained": 60 + big}
     DriverMetrics(registry).set_accounts(**accounts)
@@ -290,6 +347,7 @@ def test_accounts_are_exported_exactly(registry: Registry) -> None:
     assert dropped == dict.fromkeys(DropReason, 0) | {DropReason.STALE: 8, DropReason.SKIPPED: 2}
     assert series["truestep_driver_produced_transitions_total"] == 2**53
     assert series["truestep_driver_trained_transitions_total"] == 60 + big
+    assert series["truestep_driver_undone_transitions_total"] == 7
     assert series["truestep_driver_in_flight_transitions"] == 30
     assert series["truestep_driver_lost_fragments_total"] == 1
     assert series["truestep_driver_voided_transitions_total"] == 5
@@ -301,6 +359,7 @@ def test_accounts_are_exported_exactly(registry: Registry) -> None:
     [
         {"produced": 99},
         {"trained": 59},
+        {"undone": 6},
         {"dropped": {"stale": 7, "skipped": 2}},
         {"dropped": {"stale": 8}},
         {"fragments_lost": 0},
@@ -420,6 +479,53 @@ def test_progress_and_restarts_never_go_back(registry: Registry) -> None:
     assert scrape(registry)['truestep_driver_actors{state="running"}'] == 0
 
 
+def test_what_verification_found_is_exported(registry: Registry) -> None:
+    """Totals by fault (0 for those that never were), ranks by state, recoveries by what went wrong."""
+    metrics = DriverMetrics(registry)
+    metrics.set_sync(**VERIFICATION)
+    metrics.set_ranks(states={"joined": 1, "starting": 1}, restarts=0)
+    metrics.set_ranks(states={"joined": 2}, restarts=1)
+    metrics.observe_recovery(seconds=3.0, cause=RecoveryCause.RANK_LOST)
+    series = scrape(registry)
+    expected = {
+        "truestep_driver_verified_updates_total": 40,
+        'truestep_driver_sync_mismatches_total{cause="digest"}': 2,
+        'truestep_driver_sync_mismatches_total{cause="conservation"}': 0,
+        'truestep_driver_sync_mismatches_total{cause="parameters"}': 0,
+        'truestep_driver_sync_mismatches_total{cause="local_gradient"}': 0,
+        "truestep_driver_sync_failures_total": 3,
+        "truestep_driver_sync_retries_total": 4,
+        "truestep_driver_rollbacks_total": 1,
+        'truestep_driver_ranks{state="starting"}': 0,
+        'truestep_driver_ranks{state="joined"}': 2,
+        'truestep_driver_ranks{state="quarantined"}': 0,
+        "truestep_driver_rank_restarts_total": 1,
+        'truestep_driver_recovery_seconds_bucket{cause="rank_lost",le="2.5"}': 0,
+        'truestep_driver_recovery_seconds_bucket{cause="rank_lost",le="5.0"}': 1,
+        'truestep_driver_recovery_seconds_sum{cause="rank_lost"}': 3,
+        'truestep_driver_recovery_seconds_count{cause="rollback"}': 0,
+    }
+    assert {name: series[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"verified": 39}, {"mismatches": {}}, {"failures": 2}, {"retries": 3}, {"rollbacks": 0}],
+    ids=str,
+)
+def test_what_verification_found_is_never_taken_back(registry: Registry, change: dict[str, Any]) -> None:
+    """A lower total is refused, and nothing of that call is exported; so are fewer restarts of ranks."""
+    metrics = DriverMetrics(registry)
+    metrics.set_sync(**VERIFICATION)
+    metrics.set_ranks(states={"joined": 2}, restarts=1)
+    before = _without_cost(scrape(registry))
+    with pytest.raises(ValueError, match="totals never go back"):
+        metrics.set_sync(**{name: 50 for name in VERIFICATION if name != "mismatches"} | {"mismatches": {}} | change)
+    with pytest.raises(ValueError, match="truestep_driver_rank_restarts_total: got 0"):
+        metrics.set_ranks(states={}, restarts=0)
+    assert _without_cost(scrape(registry)) == before
+
+
 def test_the_run_is_one_series_whatever_its_names(registry: Registry) -> None:
     """Free label values are escaped, and set again they replace the series."""
     metrics = DriverMetrics(registry)
@@ -439,10 +545,13 @@ def test_the_number_of_series_is_a_constant(registry: Registry) -> None:
     for index in range(50):
         actor.observe(FragmentSummary(**_fields(SUMMARY, actor=index, lease=f"lease{index}", version=index)))
         learner.observe(**UPDATE | {"refused": {f"reason {index}": 1}, "statistics": {f"statistic {index}": 1.0}})
+        learner.observe_voided(replace(SYNC, seconds={f"phase {index}": 1.0, "verify": 1.0}))
+        driver.set_sync(**VERIFICATION | {"mismatches": {f"fault {index}": 1}})
+        driver.set_ranks(states={f"state {index}": 1}, restarts=index)
         driver.set_accounts(**ACCOUNTS | {"dropped": {f"reason {i}": 1 for i in range(index + 1)}})
         driver.set_run(run=f"run {index}", env="e", algo="a")
     ours = [name for name in scrape(registry) if name.startswith("truestep_")]
-    assert len(ours) <= sum(metric.num_series for metric in CATALOGUE) < 300
+    assert len(ours) <= sum(metric.num_series for metric in CATALOGUE) < 500
 
 
 def test_open_metrics_is_sound(registry: Registry) -> None:

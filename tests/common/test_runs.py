@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from common import runs, runs_database
 from common.clock import ManualClock
 from common.errors import ConfigError, OutputError, RegistryError, RunNotFoundError
-from common.migrations import MIGRATIONS
+from common.migrations import APPLICATION_ID, MIGRATIONS
 from common.process_identity import Liveness, ProcessIdentity
 from common.run_records import unused_run_name
 from common.runs import CheckpointRecord, EvaluationRecord, RunRegistry, UpdateRecord
@@ -55,6 +55,8 @@ def update(number: int, run: str = "pong", **changes: Any) -> UpdateRecord:
         "version": number + 1,
         "env_steps": 128 * number,
         "parameter_digest": f"digest-{number}",
+        "state_digest": f"state-{number}",
+        "chain": f"chain-{number}",
         "produced": 130 * number,
         "trained": 120 * number,
         "in_flight": 4,
@@ -81,7 +83,7 @@ def test_a_new_run_is_running_with_nothing_done(registry: RunRegistry) -> None:
     assert record.config == {"clip": math.inf, "sizes": [64, 64]}
     assert (record.seed, record.facts, record.status) == (2**63 - 1, {"cpus": 2}, "running")
     assert (record.updates, record.env_steps, record.version, record.term, record.wall_s) == (0, 0, 0, 0, 0.0)
-    assert (record.ended_wall, record.verdict, record.parameter_digest) == (None, "", "")
+    assert (record.ended_wall, record.verdict, record.parameter_digest, record.chain) == (None, "", "", "")
 
 
 def test_updates_come_back_equal_and_move_the_run_along(registry: RunRegistry) -> None:
@@ -93,7 +95,7 @@ def test_updates_come_back_equal_and_move_the_run_along(registry: RunRegistry) -
     assert registry.updates("pong", after=2) == batch[2:]
     record = registry.run("pong")
     assert (record.updates, record.env_steps, record.version, record.term) == (3, 384, 4, 1)
-    assert (record.parameter_digest, record.wall_s) == ("digest-3", 1.5)
+    assert (record.parameter_digest, record.chain, record.wall_s) == ("digest-3", "chain-3", 1.5)
 
 
 def test_a_batch_is_recorded_whole_or_not_at_all(registry: RunRegistry) -> None:
@@ -284,10 +286,54 @@ def test_a_resume_from_an_older_checkpoint_clears_the_way(registry: RunRegistry)
     assert (event.kind, event.data) == ("RESUMED", {"after_update": 3, **removed})
     record = registry.run("pong")
     assert (record.updates, record.env_steps, record.parameter_digest) == (3, 384, "digest-3")
-    assert (record.version, record.wall_s) == (6, 9.0)
+    assert (record.chain, record.version, record.wall_s) == ("chain-3", 6, 9.0)
     registry.record_updates([update(4)])
     registry.truncate_after("pong", 0)
-    assert (registry.run("pong").updates, registry.run("pong").env_steps, registry.run("pong").version) == (0, 0, 6)
+    record = registry.run("pong")
+    assert (record.updates, record.env_steps, record.version, record.chain) == (0, 0, 6, "")
+
+
+def test_a_rollback_takes_back_what_lies_behind_its_update(registry: RunRegistry) -> None:
+    """Rows of later updates go, chain and digests are those of the update, the event tells from where to where."""
+    create(registry)
+    registry.record_updates([update(number) for number in range(1, 8)], wall_s=9.0)
+    for number in (2, 4, 6, 7):
+        registry.record_evaluation(evaluation(number))
+        name = f"update-{number:09d}"
+        registry.record_checkpoint(CheckpointRecord(run="pong", update=number, name=name, digest="d", best=number == 4))
+    registry.roll_back("pong", 4, term=2, reason="update 7 was disputed twice")
+    assert [record.update for record in registry.updates("pong")] == [1, 2, 3, 4]
+    assert [record.update for record in registry.evaluations("pong")] == [2, 4]
+    assert [(record.update, record.best) for record in registry.checkpoints("pong")] == [(2, False), (4, True)]
+    event = registry.events("pong")[-1]
+    removed = {"updates_removed": 3, "evaluations_removed": 2, "checkpoints_removed": 2}
+    place = {"from_update": 7, "to_update": 4, "term": 2, "reason": "update 7 was disputed twice"}
+    assert (event.kind, event.data) == (runs.ROLLBACK_EVENT, place | removed)
+    record = registry.run("pong")
+    assert (record.updates, record.env_steps, record.version, record.term) == (4, 512, 8, 2)
+    assert (record.parameter_digest, record.chain, record.wall_s) == ("digest-4", "chain-4", 9.0)
+
+
+def test_updates_go_on_under_the_next_term_after_a_rollback(registry: RunRegistry) -> None:
+    """Numbers that were taken back are used again; the term of the run never goes back, not even by a resume."""
+    create(registry)
+    registry.record_updates([update(number) for number in (1, 2, 3)])
+    registry.roll_back("pong", 1, term=2, reason="r")
+    assert registry.run("pong").term == 2
+    registry.record_updates([update(2, term=2, version=9)])
+    assert [(record.update, record.term) for record in registry.updates("pong")] == [(1, 1), (2, 2)]
+    registry.truncate_after("pong", 1)
+    registry.roll_back("pong", 0, term=1, reason="of an older term than the one recorded")
+    record = registry.run("pong")
+    assert (record.updates, record.term, record.version, record.chain) == (0, 2, 9, "")
+
+
+def test_verified_updates_are_those_with_a_state_digest(registry: RunRegistry) -> None:
+    """Rows of a truestep that recorded none do not count."""
+    create(registry)
+    assert registry.verified_updates("pong") == 0
+    registry.record_updates([update(1, state_digest="", chain=""), update(2), update(3)])
+    assert registry.verified_updates("pong") == 2
 
 
 def test_runs_do_not_touch_each_other(registry: RunRegistry) -> None:
@@ -358,6 +404,7 @@ def test_a_zombie_driver_cannot_write(registry: RunRegistry, path: Path) -> None
             lambda: registry.mark_best("pong", "u"),
             lambda: registry.prune_checkpoints("pong", ()),
             lambda: registry.truncate_after("pong", 0),
+            lambda: registry.roll_back("pong", 0, term=9, reason="r"),
             lambda: registry.set_status("pong", "failed"),
             lambda: registry.finish("pong", "failed", verdict="", wall_s=0.0),
             lambda: registry.release("pong"),
@@ -485,18 +532,45 @@ def test_a_newer_schema_is_refused_naming_both_and_left_alone(path: Path) -> Non
     assert path.read_bytes() == before
 
 
+def test_a_registry_of_schema_1_is_brought_up_to_date_with_what_is_in_it(path: Path) -> None:
+    """Runs and updates recorded before chains were have an empty one and go on; a reader asks for a writer first."""
+    path.parent.mkdir()
+    with sqlite3.connect(path) as connection:
+        for statement in MIGRATIONS[0]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute(
+            "INSERT INTO runs (run, status, env, algo, seed, engine, config, facts, out, created_wall, updates)"
+            " VALUES ('pong', 'interrupted', 'CartPole-v1', 'ppo', 0, 'ray', '{}', '{}', '/o', 'then', 1)"
+        )
+        connection.execute("INSERT INTO updates VALUES (1, 1, 0, 2, 128, 'digest-1', 128, 128, 0, '{}', 0, 0.0, '{}')")
+    connection.close()
+    with pytest.raises(RegistryError, match=r"older truestep; got schema 1; allowed: 2.*\(train, resume\)"):
+        RunRegistry.open(path, read_only=True)
+    with RunRegistry.open(path) as registry:
+        assert (registry.run("pong").chain, registry.run("pong").updates) == ("", 1)
+        (old,) = registry.updates("pong")
+        assert (old.parameter_digest, old.state_digest, old.chain) == ("digest-1", "", "")
+        registry.record_updates([update(2)])
+        assert (registry.run("pong").chain, registry.verified_updates("pong")) == ("chain-2", 1)
+    with RunRegistry.open(path, read_only=True) as reader:
+        assert reader.run("pong").updates == 2
+
+
 def test_migrations_go_step_by_step_and_keep_the_data(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of schema 1 opened by a truestep of schema 2; a reader of schema 2 asks for that first."""
+    """A file of today's schema opened by a truestep of the next; a reader of that asks for a writer first."""
+    now, then = len(MIGRATIONS), len(MIGRATIONS) + 1
     with RunRegistry.open(path) as registry:
         create(registry)
-    second = ("ALTER TABLE runs ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm'",)
-    monkeypatch.setattr(runs_database, "MIGRATIONS", (*MIGRATIONS, second))
-    with pytest.raises(RegistryError, match="older truestep; got schema 1; allowed: 2"):
+    step = ("ALTER TABLE runs ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm'",)
+    monkeypatch.setattr(runs_database, "MIGRATIONS", (*MIGRATIONS, step))
+    with pytest.raises(RegistryError, match=f"older truestep; got schema {now}; allowed: {then}"):
         RunRegistry.open(path, read_only=True)
     for _ in range(2):
         with RunRegistry.open(path) as registry, registry._database.reading() as session:
             assert session.rows("SELECT run, mood FROM runs") == [{"run": "pong", "mood": "calm"}]
-            assert session.one("PRAGMA user_version") == {"user_version": 2}
+            assert session.one("PRAGMA user_version") == {"user_version": then}
 
 
 def test_a_migration_that_fails_leaves_the_schema_before_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,7 +582,7 @@ def test_a_migration_that_fails_leaves_the_schema_before_it(path: Path, monkeypa
         with pytest.raises(RegistryError, match="could not be opened"):
             RunRegistry.open(path)
     with RunRegistry.open(path) as registry, registry._database.reading() as session:
-        assert session.one("PRAGMA user_version") == {"user_version": 1}
+        assert session.one("PRAGMA user_version") == {"user_version": len(MIGRATIONS)}
         assert session.rows("SELECT 1 FROM sqlite_master WHERE name = 'moods'") == []
 
 

@@ -1,0 +1,188 @@
+"""What a run has done, in numbers: the driver counts, this exports; totals that would go back are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from common import metric_catalogue as catalogue
+from common.metric_labels import (
+    ActorState,
+    ClosedLabels,
+    DropReason,
+    RankState,
+    RecoveryCause,
+    SaveResult,
+    SyncFault,
+)
+from common.metric_values import HasValues, set_totals
+
+
+class DriverMetrics:
+    """What the run has done: exact totals, carried on over resumes; the driver counts, this exports."""
+
+    def __init__(self, registry: HasValues) -> None:
+        values = self._values = registry.values
+        self._produced = values.counter(catalogue.DRIVER_PRODUCED)
+        self._trained = values.counter(catalogue.DRIVER_TRAINED)
+        self._undone = values.counter(catalogue.DRIVER_UNDONE)
+        self._dropped = {reason: values.counter(catalogue.DRIVER_DROPPED, reason) for reason in DropReason}
+        self._in_flight = values.gauge(catalogue.DRIVER_IN_FLIGHT)
+        self._voided = values.counter(catalogue.DRIVER_VOIDED)
+        self._lost = values.counter(catalogue.DRIVER_LOST)
+        self._episodes = values.counter(catalogue.DRIVER_EPISODES)
+        self._env_steps = values.counter(catalogue.DRIVER_ENV_STEPS)
+        self._updates = values.counter(catalogue.DRIVER_UPDATES)
+        self._rate = values.gauge(catalogue.DRIVER_ENV_STEPS_RATE)
+        self._version = values.gauge(catalogue.DRIVER_WEIGHTS_VERSION)
+        self._term = values.gauge(catalogue.DRIVER_TERM)
+        self._lag = values.gauge(catalogue.DRIVER_LAG)
+        self._actors = {state: values.gauge(catalogue.DRIVER_ACTORS, state) for state in ActorState}
+        self._restarts = values.counter(catalogue.DRIVER_RESTARTS)
+        self._ranks = {state: values.gauge(catalogue.DRIVER_RANKS, state) for state in RankState}
+        self._rank_restarts = values.counter(catalogue.DRIVER_RANK_RESTARTS)
+        self._verified = values.counter(catalogue.DRIVER_VERIFIED)
+        self._mismatches = {fault: values.counter(catalogue.DRIVER_MISMATCHES, fault) for fault in SyncFault}
+        self._sync_failures = values.counter(catalogue.DRIVER_SYNC_FAILURES)
+        self._retries = values.counter(catalogue.DRIVER_RETRIES)
+        self._rollbacks = values.counter(catalogue.DRIVER_ROLLBACKS)
+        self._recovery = {cause: values.histogram(catalogue.DRIVER_RECOVERY_SECONDS, cause) for cause in RecoveryCause}
+        self._evaluation_return = values.gauge(catalogue.DRIVER_EVALUATION_RETURN)
+        self._evaluation_episodes = values.gauge(catalogue.DRIVER_EVALUATION_EPISODES)
+        self._checkpoint_seconds = values.histogram(catalogue.DRIVER_CHECKPOINT_SECONDS)
+        self._checkpoints = {result: values.counter(catalogue.DRIVER_CHECKPOINTS, result) for result in SaveResult}
+        self._run = values.info(catalogue.DRIVER_RUN)
+        self._labels = ClosedLabels()
+
+    def set_run(self, *, run: str, env: str, algo: str) -> None:
+        """Say what is trained: one series, whatever the names."""
+        with self._values.recording():
+            self._run.set({"run": run, "env": env, "algo": algo})
+
+    def set_accounts(
+        self,
+        *,
+        produced: int,
+        trained: int,
+        undone: int,
+        in_flight: int,
+        dropped: Mapping[str, int],
+        fragments_lost: int,
+        voided: int,
+        episodes: int,
+    ) -> None:
+        """Export the accounts of the run as they stand, all in the same scrape.
+
+        Args:
+            trained: transitions ever committed, undone ones included, so that a rollback takes nothing back.
+            undone: those of them whose update was rolled back; they are in `dropped` as well.
+            dropped: transitions by `DropReason`; unknown reasons are logged once and summed up as "other".
+
+        Raises:
+            ValueError: a total would go back; then nothing is changed.
+        """
+        with self._values.recording():
+            known = self._labels.as_other(dropped)
+            set_totals(
+                [
+                    (self._produced, produced),
+                    (self._trained, trained),
+                    (self._undone, undone),
+                    *((counter, known.get(reason, 0)) for reason, counter in self._dropped.items()),
+                    (self._lost, fragments_lost),
+                    (self._voided, voided),
+                    (self._episodes, episodes),
+                ]
+            )
+            self._in_flight.set(in_flight)
+
+    def set_progress(
+        self, *, updates: int, env_steps: int, version: int, term: int, policy_lag: int, per_second: float | None
+    ) -> None:
+        """Export how far the run is.
+
+        Args:
+            updates: ever committed, undone ones included.
+            env_steps: environment steps of these.
+            version: of the newest weights.
+            term: of the learner.
+            policy_lag: of the latest update, in updates.
+            per_second: environment steps per second; None (no time has passed) keeps the last value.
+
+        Raises:
+            ValueError: a total would go back; then nothing is changed.
+        """
+        with self._values.recording():
+            set_totals([(self._updates, updates), (self._env_steps, env_steps)])
+            self._version.set(version)
+            self._term.set(term)
+            self._lag.set(policy_lag)
+            if per_second is not None:
+                self._rate.set(per_second)
+
+    def set_actors(self, *, states: Mapping[str, int], restarts: int) -> None:
+        """Export actors by `ActorState` (a state that is missing has none) and restarts in all.
+
+        Raises:
+            ValueError: fewer restarts than before; then nothing is changed.
+        """
+        with self._values.recording():
+            known = self._labels.known_only(ActorState, states)
+            set_totals([(self._restarts, restarts)])
+            for state, gauge in self._actors.items():
+                gauge.set(known.get(state, 0))
+
+    def set_ranks(self, *, states: Mapping[str, int], restarts: int) -> None:
+        """Export learner ranks by `RankState` (a state that is missing has none) and restarts in all.
+
+        Raises:
+            ValueError: fewer restarts than before; then nothing is changed.
+        """
+        with self._values.recording():
+            known = self._labels.known_only(RankState, states)
+            set_totals([(self._rank_restarts, restarts)])
+            for state, gauge in self._ranks.items():
+                gauge.set(known.get(state, 0))
+
+    def set_sync(
+        self, *, verified: int, mismatches: Mapping[str, int], failures: int, retries: int, rollbacks: int
+    ) -> None:
+        """Export what verification found, in all.
+
+        Args:
+            verified: updates committed with a state digest.
+            mismatches: voided attempts by `SyncFault`.
+            failures: attempts that failed or ran past their deadline.
+            retries: updates committed after an attempt at them was voided.
+            rollbacks: of the learner.
+
+        Raises:
+            ValueError: a total would go back; then nothing is changed.
+        """
+        with self._values.recording():
+            known = self._labels.known_only(SyncFault, mismatches)
+            set_totals(
+                [
+                    (self._verified, verified),
+                    *((counter, known.get(fault, 0)) for fault, counter in self._mismatches.items()),
+                    (self._sync_failures, failures),
+                    (self._retries, retries),
+                    (self._rollbacks, rollbacks),
+                ]
+            )
+
+    def observe_recovery(self, *, seconds: float, cause: RecoveryCause) -> None:
+        """Take in one recovery, once it is over."""
+        with self._values.recording():
+            self._recovery[cause].observe(seconds)
+
+    def set_evaluation(self, *, return_mean: float, episodes: int) -> None:
+        """Export the latest evaluation."""
+        with self._values.recording():
+            self._evaluation_return.set(return_mean)
+            self._evaluation_episodes.set(episodes)
+
+    def observe_checkpoint(self, *, seconds: float, result: SaveResult) -> None:
+        """Take in one attempt to write a checkpoint."""
+        with self._values.recording():
+            self._checkpoint_seconds.observe(seconds)
+            self._checkpoints[result].add(1)

@@ -1,0 +1,82 @@
+"""One run as one object: ranks, chain and what sync came to, in values and in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.runs import RunRegistry
+from deploy.report import report_lines, run_report
+from tests.deploy.test_sync_tally import failed, mismatch, row
+
+EVENTS = [
+    mismatch(1, "digest"),
+    ("SYNC_ATTRIBUTED", {"update": 1, "ranks": [1], "sha256": {"3": "ab" * 32}}),
+    ("RANK_LOST", {"rank": 1, "cause": "killed", "detail": "a long trace"}),
+    failed(2),
+    ("RANK_QUARANTINED", {"rank": 1}),
+]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[RunRegistry]:
+    with RunRegistry.open(tmp_path / "runs.sqlite") as registry:
+        yield registry
+
+
+def run_of(registry: RunRegistry, learner: dict[str, Any]) -> str:
+    config = {"policy_lag": 1, "learner": learner}
+    registry.create_run(run="r", env="e", algo="ppo", seed=0, engine="ray", config=config, facts={}, out="o")
+    registry.acquire("r", lease="l")
+    return "r"
+
+
+def test_a_report_tells_ranks_chain_and_what_sync_came_to(registry: RunRegistry) -> None:
+    """Counted from the events; verified updates are those that stand after the rollback."""
+    run = run_of(registry, {"ranks": 3})
+    registry.record_updates([row(number) for number in (1, 2, 3, 4)])
+    for kind, data in EVENTS:
+        registry.record_event(run, kind, data)
+    registry.roll_back(run, 2, term=1, reason="why")
+    report = run_report(registry, run)
+    assert (report["learners"], report["chain"], report["term"], report["updates"]) == (3, "c", 1, 2)
+    assert report["sync"] == {
+        "verified_updates": 2,
+        "mismatches": 1,
+        "failures": 1,
+        "retries": 2,
+        "rollbacks": 1,
+        "ranks_lost": 1,
+        "ranks_quarantined": 1,
+    }
+    json.dumps(report, allow_nan=False)
+
+
+def test_a_run_of_a_truestep_without_ranks_had_one(registry: RunRegistry) -> None:
+    """Nothing of sync happened to it."""
+    report = run_report(registry, run_of(registry, {}))
+    assert report["learners"] == 1
+    assert set(report["sync"].values()) == {0}
+    assert report["chain"] == ""
+
+
+def test_a_report_in_words_has_a_line_for_each_fact_and_event(registry: RunRegistry) -> None:
+    """Parts of a fact are named, nothing is a Python literal; digests of events are short, details are left out."""
+    run = run_of(registry, {"ranks": 2})
+    registry.record_updates([row(1)])
+    for kind, data in EVENTS:
+        registry.record_event(run, kind, data)
+    lines = report_lines(run_report(registry, run))
+    facts = {line.split()[0]: line[18:] for line in lines[: -len(EVENTS)]}
+    assert facts["learners"] == "2"
+    assert facts["sync"] == (
+        "verified updates 1, mismatches 1, failures 1, retries 0, rollbacks 0, ranks lost 1, ranks quarantined 1"
+    )
+    assert facts["evaluation"] == facts["dropped"] == facts["checkpoints"] == "–"
+    assert [line.split()[1] for line in lines[-len(EVENTS) :]] == [kind for kind, _ in EVENTS]
+    assert lines[-4].endswith("update=1  ranks=[1]  sha256={3: abababababab}")
+    assert lines[-3].endswith("rank=1  cause=killed")

@@ -1,0 +1,167 @@
+"""What people and Prometheus see of a run whose ranks fail, disagree and roll back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from common.clock import ManualClock
+from common.metrics import DriverMetrics, Registry
+from deploy.conductor.messages import Note
+from deploy.conductor.ranks import RankStatus
+from deploy.display import Progress, brief
+from deploy.sync_tally import SyncTally
+from deploy.watch import TICK_EVERY_S, Watch
+from tests.deploy.standing import Standing, committed, ranks
+
+DIGEST = "0123456789abcdef" * 4
+
+
+@dataclass
+class Noted:
+    """A display that keeps what it is given."""
+
+    shown: list[Progress] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    def show(self, progress: Progress) -> None:
+        self.shown.append(progress)
+
+    def tell(self, text: str) -> None:
+        self.told.append(text)
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+@dataclass
+class Scene:
+    """A watch, its clock, and what it exports and shows."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    registry: Registry = field(default_factory=Registry)
+    display: Noted = field(default_factory=Noted)
+    standing: Standing = field(default_factory=Standing)
+    tally: SyncTally | None = None
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(DriverMetrics(self.registry), self.display, self.clock, self.tally)
+        self.clock.advance(1.0)
+
+    def tick(self, seconds: float = TICK_EVERY_S) -> None:
+        self.clock.advance(seconds)
+        self.watch.tick(self.standing.conductor)
+
+    def metric(self, name: str) -> float:
+        text = self.registry.render()[0].decode()
+        (found,) = re.findall(rf"^{re.escape('truestep_driver_' + name)} (\S+)$", text, re.MULTILINE)
+        return float(found)
+
+    @property
+    def balance(self) -> float:
+        """0 if every transition has a fate."""
+        dropped = re.findall(r"^truestep_driver_dropped\S+ (\S+)$", self.registry.render()[0].decode(), re.MULTILINE)
+        made = self.metric("produced_transitions_total") + self.metric("undone_transitions_total")
+        fates = self.metric("trained_transitions_total") + self.metric("in_flight_transitions")
+        return made - fates - sum(map(float, dropped))
+
+
+def rolled_back() -> Scene:
+    """A run that had made 5 updates of 100 transitions, and has just gone back to update 2."""
+    scene = Scene()
+    standing, accounts = scene.standing, scene.standing.accounts
+    standing.committed, standing.env_steps, accounts.produced, accounts.trained = 5, 500, 600, 500
+    scene.tick()
+    standing.committed, standing.env_steps, standing.term = 2, 200, 1
+    accounts.trained, accounts.dropped = 200, {"rolled_back": 400}
+    accounts.undone, accounts.updates_undone, accounts.steps_undone = 300, 3, 300
+    scene.tick()
+    return scene
+
+
+def test_a_rollback_takes_no_total_back_and_the_books_balance() -> None:
+    """Trained, updates and steps stay where they were; undone says how much of them stands no more."""
+    scene = rolled_back()
+    assert scene.metric("trained_transitions_total") == 500
+    assert scene.metric("undone_transitions_total") == 300
+    assert scene.metric("updates_total") == 5
+    assert scene.metric("env_steps_total") == 500
+    assert scene.metric("term") == 1
+    assert scene.balance == 0
+
+
+def test_people_are_shown_where_the_run_stands_after_a_rollback() -> None:
+    """Updates and steps are those that stand; the rate is of work done, so it is never negative."""
+    shown = rolled_back().display.shown[-1]
+    assert (shown.updates, shown.steps) == (2, 200)
+    assert shown.steps_per_s == 0.0
+
+
+def test_what_sync_came_to_is_exported_as_it_is_told() -> None:
+    """Mismatch, redo, failure, lost rank: each in its total, and how long each kept the group from a commit."""
+    scene = Scene()
+    watch = scene.watch
+    watch.commit(committed(0))
+    watch.note(Note(kind="SYNC_MISMATCH", data={"update": 1, "attempt": 1, "disputes": [{"fault": "digest"}]}))
+    scene.clock.advance(0.75)
+    watch.commit(committed(1))
+    watch.note(Note(kind="RANK_LOST", data={"rank": 1, "cause": "killed"}))
+    watch.note(Note(kind="SYNC_FAILED", data={"update": 2, "attempt": 3, "failures": {"0": "closed"}}))
+    scene.clock.advance(4.0)
+    watch.note(Note(kind="GROUP_FORMED", data={"formation": 2, "ranks": [0, 1]}))
+    watch.commit(committed(2))
+    scene.standing.ranks = ranks(RankStatus.JOINED, RankStatus.STARTING)
+    scene.tick()
+    assert scene.metric("verified_updates_total") == 3
+    assert scene.metric('sync_mismatches_total{cause="digest"}') == 1
+    assert scene.metric("sync_failures_total") == 1
+    assert scene.metric("sync_retries_total") == 2
+    assert scene.metric("rank_restarts_total") == 1
+    assert scene.metric('ranks{state="joined"}') == scene.metric('ranks{state="starting"}') == 1
+    assert scene.metric('recovery_seconds_sum{cause="mismatch"}') == 0.75
+    assert scene.metric('recovery_seconds_sum{cause="rank_lost"}') == 4.0
+    assert scene.metric('recovery_seconds_count{cause="sync_failed"}') == 0
+    assert scene.metric("policy_lag_updates") == 1
+
+
+def test_totals_of_a_resumed_run_go_on_from_its_record() -> None:
+    """They stand at the first tick, before anything has happened."""
+    scene = Scene(tally=SyncTally(verified=40, failures=2, rollbacks=1, ranks_lost=3))
+    scene.tick()
+    assert scene.metric("verified_updates_total") == 40
+    assert scene.metric("rollbacks_total") == 1
+    assert scene.metric("rank_restarts_total") == 3
+    scene.watch.note(Note(kind="SYNC_FAILED", data={"update": 41}))
+    scene.tick()
+    assert scene.metric("sync_failures_total") == 3
+
+
+def test_ranks_are_shown_where_there_is_more_than_one() -> None:
+    """Those in the group, of how many."""
+    scene = Scene()
+    scene.standing.ranks = ranks(RankStatus.JOINED, RankStatus.STARTING)
+    scene.tick()
+    assert "ranks 1/2" in scene.display.shown[-1].words()
+    scene.standing.ranks = ranks(RankStatus.JOINED)
+    scene.tick()
+    assert "ranks" not in scene.display.shown[-1].words()
+
+
+def test_a_note_is_one_line_with_short_digests_and_its_detail_once() -> None:
+    """However long digests and lists are; what is recorded is another matter."""
+    scene = Scene()
+    dispute = {"fault": "digest", "chunks": list(range(1000)), "digests": {"0": DIGEST, "1": DIGEST[::-1]}}
+    for _ in range(2):
+        note = Note(kind="SYNC_MISMATCH", data={"update": 7, "cause": "", "disputes": [dispute], "detail": "stack"})
+        scene.watch.note(note)
+    line = (
+        "SYNC_MISMATCH  update=7  disputes=[{fault: digest, chunks: [0, 1, 2, 3, 4, 5, 6, 7, and 992 more], "
+        "digests: {0: 0123456789ab, 1: fedcba987654}}]"
+    )
+    assert scene.display.told == [line, "stack", line]
+
+
+def test_only_digests_are_shortened() -> None:
+    """Words, numbers and short hexadecimal texts are as they are."""
+    values = ["a word that is long enough", "abcdef01234567", 1234567890123456789, 0.25, None, DIGEST[:16]]
+    assert [brief(value) for value in values] == [*map(str, values[:-1]), DIGEST[:12]]
