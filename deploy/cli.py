@@ -32,6 +32,8 @@ class Train:
     """Actor processes."""
     lanes: int | None = None
     """Environments of each actor."""
+    learners: int | None = None
+    """Learner ranks: processes that make each update together, every gradient step verified."""
     rows: int | None = None
     """Ticks of a fragment; an update takes actors x lanes x rows."""
     steps: int | None = None
@@ -66,6 +68,8 @@ class Resume:
     out: Out = Path("runs")
     take_over: bool = False
     """Take the run from a driver on another host that is known to be gone."""
+    learners: int | None = None
+    """Learner ranks this time; parameters then differ in rounding from those of the unbroken run."""
     json: Json = False
 
 

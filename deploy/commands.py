@@ -28,7 +28,13 @@ def carry_out(command: cli.Command) -> int:
             return _train(command)
         case cli.Resume():
             display = _display(json_wanted=command.json)
-            outcome = resume(command.run, out=command.out, take_over=command.take_over, display=display)
+            outcome = resume(
+                command.run,
+                out=command.out,
+                take_over=command.take_over,
+                learners=command.learners,
+                display=display,
+            )
             return _tell_outcome(outcome, json_wanted=command.json)
         case cli.Evaluate():
             return _evaluate(command)
@@ -46,7 +52,7 @@ def _train(command: cli.Train) -> int:
         if not command.run:
             raise ConfigError("--resume auto needs the name of the run", allowed="--run NAME")
         if _exists(command.out, command.run):
-            outcome = resume(command.run, out=command.out, display=display)
+            outcome = resume(command.run, out=command.out, learners=command.learners, display=display)
             return _tell_outcome(outcome, json_wanted=command.json)
     config, recipe_name = configuration(command)
     display.tell(f"recipe       {recipe_name}")
@@ -65,6 +71,8 @@ def configuration(command: cli.Train) -> tuple[RunConfig, str]:
             flags[name] = value
     actors = {"num": command.actors, "lanes": command.lanes, "rows": command.rows}
     flags = merge(flags, {"actors": {name: value for name, value in actors.items() if value is not None}})
+    if command.learners is not None:
+        flags = merge(flags, {"learner": {"ranks": command.learners}})
     asked = merge(file, flags)
     for text in command.set_:
         asked = merge(asked, setting(text), single_value=True)

@@ -22,113 +22,11 @@ from actors.env.config import EnvConfig
 from actors.evaluate import EvaluationConfig
 from common.errors import ConfigError
 from common.nets import NetConfig
-from common.ports import PortRange
 from deploy.conductor.plan import Plan
+from deploy.config_sections import ActorsConfig, CheckpointConfig, DeadlineConfig, MetricsConfig
 from learner.algorithms.ppo import PPOConfig
 from learner.optimiser import OptimiserConfig
 from learner.rank import LearnerConfig
-
-MAX_LANES = 65_536
-MAX_FRAGMENT_ROWS = 1_048_576
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorsConfig:
-    """How experience is collected.
-
-    Attributes:
-        num: actor processes.
-        lanes: environments of each actor, B.
-        rows: ticks of a fragment, T.
-        max_restarts: restarts of one actor before it is given up; the run goes on while any actor lives.
-    """
-
-    num: int = 2
-    lanes: int = 8
-    rows: int = 128
-    max_restarts: int = 3
-
-    def __post_init__(self) -> None:
-        limits = {"num": 4096, "lanes": MAX_LANES, "rows": MAX_FRAGMENT_ROWS}
-        for name, most in limits.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise ConfigError(f"actors.{name}", got=getattr(self, name), allowed=f"1 to {most:,}")
-        if self.max_restarts < 0:
-            raise ConfigError("actors.max_restarts", got=self.max_restarts, allowed="0 or more")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointConfig:
-    """When the run is saved.
-
-    Attributes:
-        every: updates between checkpoints; 0 saves with each evaluation and at the end.
-        keep_last: newest checkpoints kept; the best is kept besides.
-    """
-
-    every: int = 0
-    keep_last: int = 3
-
-    def __post_init__(self) -> None:
-        if self.every < 0:
-            raise ConfigError("checkpoint.every", got=self.every, allowed="0 or more updates")
-        if self.keep_last < 1:
-            raise ConfigError("checkpoint.keep_last", got=self.keep_last, allowed="1 or more")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsConfig:
-    """Where processes serve `/metrics`, and the driver `/targets` for Prometheus to find them.
-
-    Attributes:
-        enabled: false serves nothing.
-        host: address to bind; the default is reachable from this machine only.
-        port: of the driver: a port, a range "first-last" (the first free one), or 0 for any free one.
-        process_ports: likewise for actors and learner.
-    """
-
-    enabled: bool = True
-    host: str = "127.0.0.1"
-    port: int | str = 0
-    process_ports: int | str = 0
-
-    def driver_ports(self) -> PortRange:
-        """`port`, parsed. Raises ConfigError."""
-        return PortRange.parse(str(self.port))
-
-    def other_ports(self) -> PortRange:
-        """`process_ports`, parsed. Raises ConfigError."""
-        return PortRange.parse(str(self.process_ports))
-
-    def __post_init__(self) -> None:
-        self.driver_ports()
-        self.other_ports()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineConfig:
-    """How long the driver waits before it gives a process up. Environments have deadlines of their own (env).
-
-    Attributes:
-        start_s: for a process to start, environments included.
-        collect_s: for one fragment.
-        update_s: for one update.
-        evaluate_s: for one evaluation.
-        snapshot_s: for a process to hand over its state.
-        checkpoint_s: for a checkpoint to be written.
-    """
-
-    start_s: float = 180.0
-    collect_s: float = 300.0
-    update_s: float = 600.0
-    evaluate_s: float = 900.0
-    snapshot_s: float = 120.0
-    checkpoint_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        for each in dataclasses.fields(self):
-            if not 0.0 < getattr(self, each.name) < math.inf:
-                raise ConfigError(f"deadlines.{each.name}", got=getattr(self, each.name), allowed="above 0, finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +81,24 @@ class RunConfig:
                 got=self.ppo.minibatch,
                 allowed=f"at most actors.num x actors.lanes x actors.rows = {self.rows_per_update}",
             )
+        self._check_deadlines()
         self.plan()
+
+    def _check_deadlines(self) -> None:
+        """A rank gives the others up before the driver gives the rank up: else the loss of one would end them all."""
+        collective_s = self.learner.sync.collective_s
+        for name in ("update_s", "snapshot_s"):
+            if not collective_s < (limit_s := getattr(self.deadlines, name)):
+                raise ConfigError(
+                    "learner.sync.collective_s is not below deadlines." + name,
+                    got=f"{collective_s:g} s and {limit_s:g} s",
+                    allowed="a collective's deadline that passes first",
+                    fix="lower the one or raise the other",
+                )
+
+    def with_ranks(self, ranks: int) -> RunConfig:
+        """The same with another number of learner ranks. Raises ConfigError."""
+        return dataclasses.replace(self, learner=dataclasses.replace(self.learner, ranks=ranks))
 
     @property
     def rows_per_update(self) -> int:
@@ -208,6 +123,9 @@ class RunConfig:
             checkpoint_every=self.checkpoint.every,
             stop_at_return=self.stop_at_return,
             max_restarts=self.actors.max_restarts,
+            num_ranks=self.learner.ranks,
+            max_rank_restarts=self.learner.max_restarts,
+            audit_every=self.learner.sync.audit_every,
         )
 
     def to_plain(self) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from deploy.conductor.messages import (
     Event,
     Finish,
     Note,
+    RecordUpdate,
+    RollBack,
     StopAsked,
     WriteCheckpoint,
 )
@@ -70,7 +72,7 @@ class Driver:
         self._heard_ns = 0
 
     def run(self) -> Finish:
-        """Carry out the run; returns how it ended. The engine's learner has been told to start."""
+        """Carry out the run; returns how it ended."""
         self._heard_ns = self._clock.now_ns()
         self._carry_out(self._conductor.begin())
         finish = None
@@ -119,6 +121,11 @@ class Driver:
                 case WriteCheckpoint():
                     self._record.flush()
                     self._writer.write(command.cut)
+                case RecordUpdate():
+                    self._record.commit(command, self._conductor)
+                    self._watch.commit(command)
+                case RollBack():
+                    self._record.roll_back(command)
                 case Note():
                     self._record.note(command)
                     self._watch.note(command)

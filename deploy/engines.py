@@ -1,58 +1,28 @@
 """The seam between deciding and doing: what the conductor's commands are carried out by.
 
-An engine holds no decision. Commands to one actor are carried out in the order given; so are those to the learner;
-between processes there is no order, and the conductor needs none.
+An engine holds no decision. Commands to one process are carried out in the order given; between processes there is no
+order, and the conductor needs none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from common.metrics import Target
-from deploy.conductor.messages import (
-    Collect,
-    Evaluate,
-    Event,
-    Handle,
-    SnapshotActor,
-    SnapshotLearner,
-    StartActor,
-    Update,
-)
-from learner.state import LearnerState
+from deploy.conductor.messages import ActorCommand, Event, Handle, RankCommand
+from learner.state import InitialWeights, LearnerState
 
-EngineCommand = StartActor | Collect | Update | SnapshotActor | SnapshotLearner | Evaluate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerStart:
-    """How the learner begins: fresh, from a state, or from another run's weights.
-
-    Attributes:
-        version: published first.
-        term: of that publication.
-        state: go on from here.
-        weights: begin from these parameters (flat bytes, float32), with a fresh optimiser.
-        fingerprint: of the network that `weights` belong to.
-    """
-
-    version: int
-    term: int
-    state: LearnerState | None = None
-    weights: bytes = b""
-    fingerprint: str = ""
+EngineCommand = RankCommand | ActorCommand
 
 
 class Engine(Protocol):
     """Carries out commands and delivers events."""
 
-    def start_learner(self, start: LearnerStart) -> None:
-        """Start the learner; `LearnerStarted` follows."""
-        ...
-
     def carry_out(self, command: EngineCommand) -> None:
-        """Begin a command; its event follows. Never blocks on another process."""
+        """Begin a command; its events follow. Never blocks on another process.
+
+        A command to a process that is lost is dropped: its `ActorLost` or `RankLost` is on the way.
+        """
         ...
 
     def next_event(self, timeout_s: float) -> Event | None:
@@ -65,6 +35,10 @@ class Engine(Protocol):
 
     def get_frame(self, handle: Handle) -> bytes:
         """A frame's bytes, for a checkpoint. Callable from another thread."""
+        ...
+
+    def put_state(self, state: LearnerState | InitialWeights) -> Handle:
+        """What ranks are to adopt, as a handle."""
         ...
 
     def get_state(self, handle: Handle) -> LearnerState:

@@ -85,9 +85,9 @@ def _play(run: str, config: RunConfig, state: LearnerState, *, episodes: int, se
     from common.clock import MonotonicClock
 
     rank = LearnerRank(composition.rank(), MonotonicClock())
-    rank.set_state(state)
+    rank.adopt(state)
     policy = Policy(composition.layout.observation, composition.layout.action, config.net)
-    policy.follow(rank.start(version=state.version, term=state.term))
+    policy.follow(rank.publish(version=state.version, term=state.term))
     streams = Streams(seed)
     sequence = streams.sequence(Role.EVALUATOR, EVALUATOR, purpose=Purpose.GLOBALS)
     with GlobalGenerators(sequence).installed():

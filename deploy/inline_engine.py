@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from secrets import token_hex
 
 import numpy as np
@@ -16,6 +15,7 @@ from common.metrics import ActorMetrics, LearnerMetrics, Target
 from common.process import intra_op_threads, keep_freed_memory
 from deploy.compose import ACTOR_THREADS, Composition
 from deploy.conductor.messages import (
+    ActorCommand,
     ActorLost,
     ActorSnapshot,
     ActorStarted,
@@ -25,18 +25,12 @@ from deploy.conductor.messages import (
     Event,
     Fatal,
     FragmentMade,
-    LearnerSnapshot,
-    LearnerStarted,
     SnapshotActor,
-    SnapshotLearner,
     StartActor,
-    Update,
-    UpdateMade,
 )
-from deploy.engines import EngineCommand, LearnerStart
-from deploy.learner_loop import LearnerLoop
-from learner.reports import UpdateOrder
-from learner.state import LearnerState
+from deploy.engines import EngineCommand
+from deploy.inline_ranks import InlineRanks
+from learner.state import InitialWeights, LearnerState
 
 
 class InlineEngine:
@@ -48,47 +42,34 @@ class InlineEngine:
         self._composition = composition
         self._clock = clock
         self._actor_metrics = actor_metrics
-        self._learner = LearnerLoop(composition.rank(), clock, learner_metrics)
+        self._ranks = InlineRanks(composition, clock, learner_metrics)
         self._workers: dict[int, tuple[str, ActorWorker]] = {}
-        self._todo: deque[Callable[[], Event | None]] = deque()
+        self._todo: deque[EngineCommand] = deque()
+        self._events: deque[Event] = deque()
         keep_freed_memory()
 
-    def start_learner(self, start: LearnerStart) -> None:
-        self._todo.append(lambda: self._start_learner(start))
-
     def carry_out(self, command: EngineCommand) -> None:
-        self._todo.append(lambda: self._do(command))
+        self._todo.append(command)
 
     def next_event(self, timeout_s: float) -> Event | None:
         """Carry out commands until one has an event; sleep `timeout_s` if there are none."""
-        while self._todo:
-            try:
-                event = self._todo.popleft()()
-            except UserError as error:
-                event = Fatal(error=error)
-            if event is not None:
-                return event
+        while not self._events and self._todo:
+            self._events.extend(self._do(self._todo.popleft()))
+        if self._events:
+            return self._events.popleft()
         self._clock.sleep(timeout_s)
         return None
 
-    def _start_learner(self, start: LearnerStart) -> Event:
-        with intra_op_threads(self._composition.config.learner.threads):
-            weights, digest, updates = self._learner.start(start)
-        return LearnerStarted(version=start.version, updates=updates, weights=weights, parameter_digest=digest)
+    def _do(self, command: EngineCommand) -> list[Event]:
+        if not isinstance(command, StartActor | Collect | SnapshotActor | Evaluate):
+            return self._ranks.carry_out(command)
+        try:
+            event = self._do_as_actor(command)
+        except UserError as error:
+            event = Fatal(error=error)
+        return [] if event is None else [event]
 
-    def _do(self, command: EngineCommand) -> Event | None:
-        match command:
-            case Update():
-                order = UpdateOrder(update=command.update, term=command.term, publish_as=command.version)
-                with intra_op_threads(self._composition.config.learner.threads):
-                    report, weights = self._learner.update(order, list(command.frames))
-                return UpdateMade(report=report, weights=weights)
-            case SnapshotLearner():
-                return LearnerSnapshot(update=command.update, state=self._learner.state())
-            case StartActor() | Collect() | SnapshotActor() | Evaluate():
-                return self._do_as_actor(command)
-
-    def _do_as_actor(self, command: StartActor | Collect | SnapshotActor | Evaluate) -> Event | None:
+    def _do_as_actor(self, command: ActorCommand) -> Event | None:
         """A command to an actor that is gone is dropped: the conductor hears of the loss, and tells it again."""
         lease = token_hex(8) if isinstance(command, StartActor) else self._workers.get(command.actor, ("", None))[0]
         if not lease:
@@ -102,7 +83,7 @@ class InlineEngine:
             self._workers.pop(command.actor, None)
             return ActorLost(actor=command.actor, lease=lease, cause=str(error), detail=error.detail)
 
-    def _act(self, command: StartActor | Collect | SnapshotActor | Evaluate, lease: str) -> Event:
+    def _act(self, command: ActorCommand, lease: str) -> Event:
         if isinstance(command, StartActor):
             return self._start_actor(command, lease)
         worker = self._workers[command.actor][1]
@@ -137,6 +118,9 @@ class InlineEngine:
     def get_frame(self, handle: NDArray[np.uint8]) -> bytes:
         return handle.tobytes()
 
+    def put_state(self, state: LearnerState | InitialWeights) -> LearnerState | InitialWeights:
+        return state
+
     def get_state(self, handle: LearnerState) -> LearnerState:
         return handle
 
@@ -145,6 +129,7 @@ class InlineEngine:
 
     def close(self) -> None:
         self._todo.clear()
+        self._ranks.close()
         for _, worker in self._workers.values():
             worker.close()
         self._workers.clear()

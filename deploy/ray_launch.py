@@ -1,4 +1,4 @@
-"""Starting and joining Ray: embedded when no cluster is named, with as many logical CPUs as the run has processes."""
+"""Starting and joining Ray: embedded when no cluster is named, with a logical CPU for each process of the run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ MIN_OBJECT_STORE_BYTES = 256 * 2**20
 CONNECT_S = 5.0
 
 
-def connect(*, num_processes: int, object_store_bytes: int) -> bool:
+def connect(*, num_processes: int, num_spare: int = 0, object_store_bytes: int) -> bool:
     """Join the cluster named by RAY_ADDRESS, or start an embedded one; True if embedded.
 
-    An embedded node counts processes, not cores: each of ours is granted its logical CPU whatever the machine has.
+    An embedded node counts processes, not cores: each of ours is granted its logical CPU whatever the machine has, and
+    so are `num_spare` more, so that a replacement starts before the CPU of the process it replaces is free again.
 
     Raises:
         RunFailedError: the cluster cannot be reached or started, or has too few CPUs.
@@ -38,7 +39,7 @@ def connect(*, num_processes: int, object_store_bytes: int) -> bool:
             if address:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             else:
-                _start_embedded(num_processes, object_store_bytes)
+                _start_embedded(num_processes + num_spare, object_store_bytes)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         raise RunFailedError(f"{where} cannot be used", got=error, fix="see the logs of the Ray session") from error
     if address:
@@ -46,7 +47,7 @@ def connect(*, num_processes: int, object_store_bytes: int) -> bool:
     return not address
 
 
-def _start_embedded(num_processes: int, object_store_bytes: int) -> None:
+def _start_embedded(num_cpus: int, object_store_bytes: int) -> None:
     """With a token of its own: Ray's ports listen on every address of the machine, whoever may reach them.
 
     RAY_AUTH_MODE is left to Ray, which switches tokens on unless the user has said otherwise; a token in the
@@ -58,7 +59,7 @@ def _start_embedded(num_processes: int, object_store_bytes: int) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     ray.init(
         address="local",
-        num_cpus=max(num_processes, os.cpu_count() or 1),
+        num_cpus=max(num_cpus, os.cpu_count() or 1),
         object_store_memory=max(MIN_OBJECT_STORE_BYTES, object_store_bytes),
         include_dashboard=False,
         log_to_driver=False,
@@ -88,9 +89,26 @@ def _check_cluster(num_processes: int) -> None:
         raise OutputError(
             "the Ray cluster is too small",
             got=f"{available} CPUs",
-            allowed=f"at least {num_processes}: one for each actor and one for the learner",
-            fix="use fewer --actors",
+            allowed=f"at least {num_processes}: one for each actor and one for each learner rank",
+            fix="use fewer --actors or --learners",
         )
+
+
+def gpus_of_a_rank(device: str, num_ranks: int) -> int:
+    """1 where every learner rank can have a GPU of its own, else 0: ranks of one group compute on equal devices.
+
+    Raises:
+        OutputError: `device` is "cuda", and the cluster has fewer GPUs than ranks.
+    """
+    available = int(ray.cluster_resources().get("GPU", 0))  # type: ignore[no-untyped-call]
+    if device == "cuda" and available < num_ranks:
+        raise OutputError(
+            "the Ray cluster has too few GPUs for learner.device = cuda",
+            got=f"{available} GPUs",
+            allowed=f"at least {num_ranks}: one for each learner rank",
+            fix="use fewer --learners, or learner.device = auto, which falls back to the CPU",
+        )
+    return 1 if device != "cpu" and available >= num_ranks else 0
 
 
 def disconnect() -> None:

@@ -2,19 +2,24 @@
 
 process         consumes                  produces                    waits for      unblocked by
 ActorProcess    collect, evaluate ...     frames, summaries, states   environments   their step, or the watchdog
-RankProcess     orders with their frames  reports, weights            nothing        the driver's next call
+RankProcess     orders with their frames  reports, weights            other ranks    their collective, or its deadline
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any, Protocol
 
 import numpy as np
+import ray
 from numpy.typing import NDArray
+from ray import ObjectRef
+from ray.exceptions import RayError
 
 from actors.env.lanes import LaneFacts
 from actors.evaluate import EvaluationConfig, EvaluationResult
@@ -26,14 +31,25 @@ from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, PortRang
 from common.process import GarbageCollector, die_with_parent, keep_freed_memory
 from common.process_identity import Liveness, ProcessIdentity
 from deploy.compose import ACTOR_THREADS
-from deploy.engines import LearnerStart
 from deploy.facts import package_digests
-from deploy.learner_loop import LearnerLoop
-from learner.rank import RankConfig
-from learner.reports import UpdateOrder, UpdateReport
-from learner.state import LearnerState
+from deploy.ranks import NotMet, join, observe
+from learner.rank import LearnerRank, RankConfig
+from learner.reports import Formation, Standing, UpdateOrder, UpdateReport
+from learner.state import InitialWeights, LearnerState
 
 DRIVER_CHECK_S = 1.0
+
+
+class Drill(Protocol):
+    """Faults on purpose, in the process that is to suffer them."""
+
+    def before_update(self, rank: int, order: UpdateOrder) -> None:
+        """A rank is about to carry out an order."""
+        ...
+
+    def before_collect(self, actor: int, order: CollectOrder) -> None:
+        """An actor is about to collect."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +62,8 @@ class ProcessSetup:
         python_path: the driver's module search path, so that the user's own packages are found.
         metrics_host: address to serve `/metrics` on; "" serves none.
         metrics_ports: port or range.
+        meeting_host: address at which learner ranks meet; "" is that of the node on which the first of them runs.
+        drill: what goes wrong on purpose.
     """
 
     driver: ProcessIdentity
@@ -53,14 +71,22 @@ class ProcessSetup:
     python_path: tuple[str, ...]
     metrics_host: str
     metrics_ports: PortRange
+    meeting_host: str = ""
+    drill: Drill | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """Where a process can be scraped; port 0 is nowhere."""
+class Presence:
+    """What a process says of itself once it has started.
 
-    host: str
-    port: int
+    Attributes:
+        identity: which process it is.
+        metrics_host, metrics_port: where it can be scraped; port 0 is nowhere.
+    """
+
+    identity: ProcessIdentity
+    metrics_host: str
+    metrics_port: int
 
 
 def source_digests() -> dict[str, str]:
@@ -94,12 +120,13 @@ def _end_with_driver(driver: ProcessIdentity, clock: Clock) -> None:
     os._exit(0)
 
 
-def start_serving(setup: ProcessSetup, registry: Registry, who: str) -> tuple[Serving, MetricsServer | None]:
+def start_serving(setup: ProcessSetup, registry: Registry, who: str) -> tuple[Presence, MetricsServer | None]:
     """Serve `/metrics`, if the run wants it."""
+    identity = ProcessIdentity.current()
     if not setup.metrics_host:
-        return Serving(host="", port=0), None
+        return Presence(identity=identity, metrics_host="", metrics_port=0), None
     server = serve(registry, host=setup.metrics_host, ports=setup.metrics_ports, who=who)
-    return Serving(host=setup.metrics_host, port=server.port), server
+    return Presence(identity=identity, metrics_host=setup.metrics_host, metrics_port=server.port), server
 
 
 class ActorProcess:
@@ -110,19 +137,21 @@ class ActorProcess:
         self._config = config
         self._evaluation = evaluation
 
-    def start(self, snapshot: bytes | None) -> tuple[LaneFacts, Serving]:
-        """Make everything; returns what the environments are like and where to scrape."""
+    def start(self, snapshot: bytes | None) -> tuple[LaneFacts, Presence]:
+        """Make everything; returns what the environments are like, and which process this is."""
         self._clock = clock = MonotonicClock()
         prepare(self._setup, clock, threads=ACTOR_THREADS)
         registry = new_registry()
         self._metrics = ActorMetrics(registry)
         self._worker = ActorWorker(self._config, self._evaluation, clock)
         facts = self._worker.start(snapshot)
-        serving, self._server = start_serving(self._setup, registry, self._config.who)
-        return facts, serving
+        presence, self._server = start_serving(self._setup, registry, self._config.who)
+        return facts, presence
 
     def collect(self, order: CollectOrder, weights: Any) -> tuple[NDArray[np.uint8], FragmentSummary]:
         """One fragment: its frame goes to the object store, its summary to the driver."""
+        if self._setup.drill is not None:
+            self._setup.drill.before_collect(self._config.actor, order)
         frame, summary = self._worker.collect(order, weights)
         self._metrics.observe(summary)
         return frame, summary
@@ -148,29 +177,81 @@ class ActorProcess:
 class RankProcess:
     """One learner rank in a process of its own."""
 
-    def __init__(self, setup: ProcessSetup, config: RankConfig) -> None:
+    def __init__(self, setup: ProcessSetup, config: RankConfig, rank: int) -> None:
         self._setup = setup
         self._config = config
+        self._index = rank
+        self._stop_asked = ""
 
-    def start(self, start: LearnerStart) -> tuple[NDArray[np.uint8], tuple[str, int, Serving]]:
-        """Returns the first weights document, and (parameter digest, updates, where to scrape)."""
+    def start(self) -> tuple[Standing, Presence]:
+        """Make the model; returns where the rank stands, and which process this is."""
         clock = MonotonicClock()
         prepare(self._setup, clock, threads=self._config.learner.threads)
         registry = new_registry()
-        self._loop = LearnerLoop(self._config, clock, LearnerMetrics(registry))
-        document, digest, updates = self._loop.start(start)
-        serving, self._server = start_serving(self._setup, registry, "learner rank 0")
+        self._metrics = LearnerMetrics(registry)
+        self._rank = LearnerRank(self._config, clock, rank=self._index)
+        presence, self._server = start_serving(self._setup, registry, f"learner rank {self._index}")
         self._collector = GarbageCollector(clock)
         self._collector.freeze()
-        return document, (digest, updates, serving)
+        self._note_sigterm()
+        return self._rank.standing(), presence
 
-    def update(self, order: UpdateOrder, *frames: Any) -> tuple[NDArray[np.uint8], UpdateReport]:
-        """One update; the weights document is returned, so the driver owns it and it outlives this process."""
-        report, document = self._loop.update(order, frames)
+    def adopt(self, state: LearnerState | InitialWeights) -> Standing:
+        """Replace the rank's state."""
+        return self._rank.adopt(state)
+
+    def open_meeting(self) -> str:
+        """host:port at which the others meet this rank."""
+        host: str = self._setup.meeting_host or ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return self._rank.open_meeting(host)
+
+    def join(self, formation: Formation, meeting: tuple[ObjectRef[str], ...]) -> Standing | NotMet:
+        """Join the group that meets where `meeting` says, which is empty for a group of one.
+
+        Ray leaves a reference within a tuple alone: taken as an argument of its own, the loss of the rank that opens
+        the meeting would pass for a failure of this one.
+        """
+        if meeting:
+            try:
+                address = ray.get(meeting[0], timeout=self._config.learner.sync.collective_s)
+            except RayError as error:
+                opener = f"learner rank {formation.ranks[0]}"
+                return NotMet(cause=f"{opener} opened no meeting for formation {formation.number}: {error}")
+            formation = replace(formation, address=address)
+        return join(self._rank, formation)
+
+    def publish(self, version: int, term: int) -> tuple[NDArray[np.uint8], Standing]:
+        """The weights as they are, as a document; returned, so the driver owns it and it outlives this process."""
+        return self._rank.publish(version=version, term=term), self._rank.standing()
+
+    def update(
+        self, order: UpdateOrder, num_frames: int, *frames: Any
+    ) -> tuple[NDArray[np.uint8] | None, tuple[UpdateReport, bool]]:
+        """One order; the first `num_frames` frames are this rank's share, the rest those that it audits.
+
+        Returns:
+            The weights document if this rank publishes, and (report, whether it does).
+        """
+        self._note_sigterm()
+        if self._setup.drill is not None:
+            self._setup.drill.before_update(self._index, order)
+        report, document = self._rank.update(order, frames[:num_frames], frames[num_frames:])
+        observe(self._metrics, report)
         self._collector.collect()  # between updates, never inside one
-        return document, report
+        return document, (replace(report, stop_asked=self._stop_asked), document is not None)
 
     def state(self) -> tuple[LearnerState, int]:
         """All that must survive, and the updates it contains: the driver waits for the number and leaves the state."""
-        state = self._loop.state()
+        state = self._rank.state()
         return state, state.updates
+
+    def _note_sigterm(self) -> None:
+        """SIGTERM to one rank is told with its next report and ends the run at a checkpoint.
+
+        Ray's handler, which it may put in again, would end the process at once.
+        """
+        if signal.getsignal(signal.SIGTERM) != self._on_sigterm:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        self._stop_asked = signal.Signals(number).name

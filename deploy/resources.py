@@ -21,7 +21,7 @@ from deploy.display import Display, Silent
 from deploy.driver import StopFlag
 from deploy.engines import Engine
 
-RUN_PROCESSES_BESIDES_ACTORS = 1
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,13 +87,15 @@ def running_engine(session: Session, composition: Composition) -> Iterator[Engin
             yield engine
         return
     from deploy.ray_engine import RayEngine
-    from deploy.ray_launch import connect, disconnect
+    from deploy.ray_launch import connect, disconnect, gpus_of_a_rank
     from deploy.ray_processes import ProcessSetup, source_digests
 
-    num_processes = config.actors.num + RUN_PROCESSES_BESIDES_ACTORS
+    num_actors, num_ranks = config.actors.num, config.learner.ranks
     frame_bytes = composition.layout.frame_layout().payload_bytes
     embedded = connect(
-        num_processes=num_processes, object_store_bytes=FRAMES_OF_AN_ACTOR * config.actors.num * frame_bytes
+        num_processes=num_actors + num_ranks,
+        num_spare=num_ranks,
+        object_store_bytes=FRAMES_OF_AN_ACTOR * num_actors * frame_bytes,
     )
     session.install_signals()  # Ray has put its own in
     setup = ProcessSetup(
@@ -102,9 +104,12 @@ def running_engine(session: Session, composition: Composition) -> Iterator[Engin
         python_path=tuple(sys.path),
         metrics_host=config.metrics.host if config.metrics.enabled else "",
         metrics_ports=config.metrics.other_ports(),
+        meeting_host=LOOPBACK if embedded else "",
     )
     try:
-        with _used(session, composition, RayEngine(composition, setup, session.clock)) as engine:
+        num_gpus = gpus_of_a_rank(config.learner.device, num_ranks)
+        engine = RayEngine(composition, setup, session.clock, gpus_of_a_rank=num_gpus)
+        with _used(session, composition, engine):
             yield engine
     finally:
         if embedded:

@@ -27,7 +27,7 @@ from deploy.conductor.messages import Cut, Finish
 from deploy.config import RunConfig, parse_config
 from deploy.display import Display
 from deploy.driver import Driver, StopFlag
-from deploy.engines import Engine, LearnerStart
+from deploy.engines import Engine
 from deploy.facts import fingerprint, gather_facts
 from deploy.outputs import REGISTRY_FILE, checkpoint_store, open_registry
 from deploy.record import Record
@@ -35,6 +35,7 @@ from deploy.resources import Session, claimed, running_engine
 from deploy.saved import SavedRun, read_saved, save_cut, with_frames
 from deploy.watch import Watch
 from deploy.writer import CheckpointWriter
+from learner.state import InitialWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +89,10 @@ def train(
     out = Path(out)
     composition = compose(run, config)
     with open_registry(out, create=True) as registry:
-        start = LearnerStart(version=0, term=0)
-        if init_from:
-            start = _initial_weights(out, registry, init_from, composition)
+        begin = _initial_weights(out, registry, init_from, composition) if init_from else None
         with claimed(config, display, stop, who=run or config.env.id) as session:
             name = _create_run(registry, config, out, run, session)
-            return _drive(session, registry, replace(composition, run=name), out, start=start, saved=None)
+            return _drive(session, registry, replace(composition, run=name), out, begin=begin)
 
 
 def resume(
@@ -101,29 +100,37 @@ def resume(
     *,
     out: Path | str = "runs",
     take_over: bool = False,
+    learners: int | None = None,
     display: Display | None = None,
     stop: StopFlag | None = None,
 ) -> Outcome:
     """Go on with a run from its newest good checkpoint; from its beginning if it never wrote one.
 
+    Args:
+        run: its name.
+        out: the output directory it lies in.
+        take_over: take it from a driver on another host that is known to be gone.
+        learners: learner ranks from now on, this time; None = as when the run was made.
+        display: where progress is shown; nowhere by default.
+        stop: lets the caller ask the run to checkpoint and end.
+
     Raises:
-        UserError: no such run, or it is still being driven.
+        UserError: no such run, it is still being driven, or a number of ranks that is not allowed.
         CheckpointError: it has checkpoints and none is good.
     """
     out = Path(out)
     with open_registry(out, create=False, write=True) as registry:
         record = registry.run(run)
-        config = parse_config(record.config)
+        made_with = parse_config(record.config)
+        config = made_with if learners is None else made_with.with_ranks(learners)
         composition = compose(run, config)
         with claimed(config, display, stop, who=run) as session:
             registry.acquire(run, lease=session.lease, take_over=take_over)
             _compare_fingerprint(registry, record, session)
+            _compare_ranks(registry, run, session, before=made_with.learner.ranks, now=config.learner.ranks)
             saved = _newest(out, registry, composition, session)
-            start = LearnerStart(version=0, term=0)
-            if saved is not None:
-                start = LearnerStart(version=0, term=saved.cut.term, state=saved.learner)
             registry.set_status(run, "running")
-            return _drive(session, registry, composition, out, start=start, saved=saved, record=record)
+            return _drive(session, registry, composition, out, saved=saved, record=record)
 
 
 def _facts() -> dict[str, Any]:
@@ -139,6 +146,16 @@ def _compare_fingerprint(registry: RunRegistry, record: RunRecord, session: Sess
         session.display.tell(
             "WARNING: code, versions or processor differ from when the run was made: it goes on, but its parameters "
             "may differ in the last bits from those of the unbroken run"
+        )
+
+
+def _compare_ranks(registry: RunRegistry, run: str, session: Session, *, before: int, now: int) -> None:
+    """Sums over another number of parts are rounded otherwise."""
+    if before != now:
+        registry.record_event(run, "RANKS_CHANGED", {"before": before, "now": now})
+        session.display.tell(
+            f"WARNING: {now} learner ranks instead of the {before} that the run was made with: it goes on, but its "
+            "parameters may differ in rounding from those of the unbroken run"
         )
 
 
@@ -160,7 +177,7 @@ def _create_run(registry: RunRegistry, config: RunConfig, out: Path, run: str, s
     return name
 
 
-def _initial_weights(out: Path, registry: RunRegistry, source: str, composition: Composition) -> LearnerStart:
+def _initial_weights(out: Path, registry: RunRegistry, source: str, composition: Composition) -> InitialWeights:
     registry.run(source)
     checkpoint = checkpoint_store(out, source).newest_good(lambda name, error: None)
     if checkpoint is None:
@@ -173,7 +190,7 @@ def _initial_weights(out: Path, registry: RunRegistry, source: str, composition:
             allowed=f"network {composition.network[:12]}",
             fix="use the spaces and the net configuration of that run",
         )
-    return LearnerStart(version=0, term=0, weights=state.parameters.tobytes(), fingerprint=state.manifest_fingerprint)
+    return InitialWeights(flat=state.parameters, fingerprint=state.manifest_fingerprint)
 
 
 def _newest(out: Path, registry: RunRegistry, composition: Composition, session: Session) -> SavedRun | None:
@@ -199,10 +216,11 @@ def _drive(
     composition: Composition,
     out: Path,
     *,
-    start: LearnerStart,
-    saved: SavedRun | None,
+    begin: InitialWeights | None = None,
+    saved: SavedRun | None = None,
     record: RunRecord | None = None,
 ) -> Outcome:
+    """From processes to verdict; `begin`, or else `saved`, is what the learner starts from."""
     run = composition.run
     clock = session.clock
     _announce(session, composition, out, saved)
@@ -210,7 +228,7 @@ def _drive(
     begun_ns = clock.now_ns()
     try:
         with running_engine(session, composition) as engine:
-            finish = _run(session, registry, composition, out, engine, start=start, saved=saved, before_s=wall_before_s)
+            finish = _run(session, registry, composition, out, engine, begin=begin, saved=saved, before_s=wall_before_s)
     except TruestepError as error:
         finish = Finish(status="failed", verdict=str(error), error=error)
     except BaseException as error:
@@ -231,7 +249,7 @@ def _run(
     out: Path,
     engine: Engine,
     *,
-    start: LearnerStart,
+    begin: InitialWeights | None,
     saved: SavedRun | None,
     before_s: float,
 ) -> Finish:
@@ -239,7 +257,9 @@ def _run(
     store = checkpoint_store(out, run, keep_last=config.checkpoint.keep_last)
     versions = iter(lambda: registry.publish_version(run), None)
     resumed: Cut | None = None if saved is None else with_frames(saved.cut, engine.put_frame)
-    conductor = Conductor(config.plan(), versions=versions, resumed=resumed)
+    state = begin if saved is None else saved.learner
+    initial = None if state is None else engine.put_state(state)
+    conductor = Conductor(config.plan(), versions=versions, initial=initial, resumed=resumed)
     metrics = DriverMetrics(session.metrics)
     watch = Watch(metrics, session.display, clock)
     watch.tick(conductor)  # at once: a scrape of a resumed run must not find its totals back at 0
@@ -256,15 +276,6 @@ def _run(
         session.stop,
         silence_s=2 * max(config.deadlines.start_s, config.deadlines.update_s, config.deadlines.evaluate_s),
     )
-    engine.start_learner(
-        LearnerStart(
-            version=next(versions),
-            term=start.term,
-            state=start.state,
-            weights=start.weights,
-            fingerprint=start.fingerprint,
-        )
-    )
     return driver.run()
 
 
@@ -272,8 +283,13 @@ def _announce(session: Session, composition: Composition, out: Path, saved: Save
     config, tell = composition.config, session.display.tell
     actors = config.actors
     tell(f"run          {composition.run}")
+    ranks = config.learner.ranks
     shape = f"{actors.num} actors x {actors.lanes} lanes x {actors.rows} rows"
     tell(f"environment  {config.env.id}, {shape}, policy lag {config.policy_lag}, engine {config.engine}")
+    if ranks > 1:
+        tell(f"learner      {ranks} ranks, every gradient step verified")
+    if ranks > actors.num:
+        tell(f"WARNING: {ranks - actors.num} learner ranks have no rows of their own: fragments are shared out whole")
     tell(f"checkpoints  {out / composition.run / 'checkpoints'}")
     tell(f"run record   {out / REGISTRY_FILE}")
     if session.listening:

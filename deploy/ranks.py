@@ -1,0 +1,59 @@
+"""What both engines do around a learner rank: a join that may fail, answers as events, reports as metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.errors import CheckpointError, DeadlineError, RunFailedError, SyncError, UserError
+from common.metrics import LearnerMetrics
+from deploy.conductor.messages import Event, GroupJoined, JoinFailed
+from learner.rank import LearnerRank
+from learner.reports import Formation, OrderStatus, Standing, UpdateReport
+
+FATAL = (UserError, RunFailedError, CheckpointError)
+"""Raised by a rank, these end the run: bad input, ranks that are not alike, a state that does not fit. A new process
+would raise them again. Whatever else a rank raises costs it its process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotMet:
+    """A rank did not meet the others; it is as it was, and can join again."""
+
+    cause: str
+
+
+def join(rank: LearnerRank, formation: Formation) -> Standing | NotMet:
+    """Have `rank` join; the absence of others is a value. Raises RunFailedError where they are not alike."""
+    try:
+        return rank.join(formation)
+    except (DeadlineError, SyncError) as error:
+        return NotMet(cause=str(error))
+
+
+def joined(answer: Standing | NotMet, *, formation: int, rank: int, lease: str) -> Event:
+    """The event that a join came to."""
+    if isinstance(answer, NotMet):
+        return JoinFailed(formation=formation, rank=rank, lease=lease, cause=answer.cause)
+    return GroupJoined(formation=formation, rank=rank, lease=lease, standing=answer)
+
+
+def observe(metrics: LearnerMetrics, report: UpdateReport) -> None:
+    """Take an answer into the metrics of its process: only an update that was made counts."""
+    if report.status is not OrderStatus.MADE:
+        return
+    refused: dict[str, int] = {}
+    for verdict in report.verdicts:
+        if verdict.refusal:
+            refused[verdict.refusal] = refused.get(verdict.refusal, 0) + 1
+    metrics.observe(
+        seconds=report.seconds,
+        statistics=report.statistics,
+        learning_rate=report.learning_rate,
+        lag=report.lag,
+        version=report.version,
+        rows=sum(verdict.num_valid for verdict in report.verdicts),
+        steps=report.steps,
+        skipped_steps=report.skipped_steps,
+        gaps=report.gaps,
+        refused=refused,
+    )

@@ -1,0 +1,132 @@
+"""Actors in processes of their own: commands become calls, answers and losses become events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import ray
+
+from actors.worker import CollectOrder, EvaluateOrder
+from common.errors import UserError
+from deploy.compose import Composition
+from deploy.conductor.messages import (
+    ActorCommand,
+    ActorLost,
+    ActorSnapshot,
+    ActorStarted,
+    Collect,
+    Evaluate,
+    EvaluationMade,
+    Event,
+    Fatal,
+    FragmentMade,
+    SnapshotActor,
+    StartActor,
+)
+from deploy.ray_calls import Failure, Process, Processes
+from deploy.ray_processes import ActorProcess, ProcessSetup
+
+CLOSE_S = 10.0
+
+
+class RayActors:
+    """Carries out what actors are told.
+
+    Args:
+        last_words: directory for what watchdogs write before they end a process.
+    """
+
+    def __init__(
+        self, composition: Composition, setup: ProcessSetup, processes: Processes, *, last_words: Path
+    ) -> None:
+        self._composition = composition
+        self._setup = setup
+        self._processes = processes
+        self._calls = processes.calls
+        self._last_words = last_words
+        self._deadlines = composition.config.deadlines
+        self._class: Any = ray.remote(ActorProcess)
+
+    def carry_out(self, command: ActorCommand) -> None:
+        """Begin a command; one to an actor that is lost is dropped."""
+        if isinstance(command, StartActor):
+            self._start(command)
+        elif (process := self._processes.get(command.actor)) is not None:
+            self._tell(process, command)
+
+    def _start(self, command: StartActor) -> None:
+        lease = token_hex(8)
+        last_words = self._last_words / f"actor-{command.actor}-{lease}.txt"
+        config = self._composition.actor(
+            command.actor, incarnation=command.incarnation, lease=lease, fault_report=str(last_words)
+        )
+        evaluation = self._composition.config.evaluation
+        process = Process(
+            role="actor",
+            index=command.actor,
+            lease=lease,
+            who=f"actor {command.actor} (incarnation {command.incarnation})",
+            handle=self._class.options(num_cpus=1).remote(self._setup, config, evaluation),
+            last_words=last_words,
+        )
+        self._processes.add(process)
+
+        def started(answer: Any) -> Event:
+            facts, process.presence = answer
+            return ActorStarted(
+                actor=command.actor,
+                incarnation=command.incarnation,
+                lease=lease,
+                facts=facts,
+                metrics_port=process.presence.metrics_port,
+            )
+
+        reference = process.handle.start.remote(command.snapshot)
+        self._calls.expect(process, reference, "start", self._deadlines.start_s, started)
+
+    def _tell(self, process: Process, command: Collect | SnapshotActor | Evaluate) -> None:
+        deadlines, handle, lease, update = self._deadlines, process.handle, process.lease, command.update
+        match command:
+            case Collect():
+                order = CollectOrder(update=update, term=command.term, version=command.version)
+                frame, summary = handle.collect.options(num_returns=2).remote(order, command.weights)
+                what = f"collect for update {update}"
+                self._calls.expect(
+                    process, summary, what, deadlines.collect_s, lambda got: FragmentMade(summary=got, frame=frame)
+                )
+            case SnapshotActor(actor=actor):
+                self._calls.expect(
+                    process,
+                    handle.snapshot.remote(),
+                    "hand over its state",
+                    deadlines.snapshot_s,
+                    lambda got: ActorSnapshot(actor=actor, lease=lease, update=update, snapshot=got),
+                )
+            case Evaluate(final=final):
+                judged = EvaluateOrder(update=update, episodes=command.episodes, final=final)
+                self._calls.expect(
+                    process,
+                    handle.evaluate.remote(judged, command.weights),
+                    f"evaluate update {update}",
+                    deadlines.evaluate_s,
+                    lambda got: EvaluationMade(update=update, final=final, result=got),
+                )
+
+    def failed(self, failure: Failure) -> Event:
+        """Bad input ends the run; whatever else an actor raises or dies of costs it its process."""
+        if isinstance(failure.cause, UserError):
+            return Fatal(error=failure.cause)
+        process = failure.call.process
+        cause, detail = failure.words()
+        self._processes.end(process)
+        return ActorLost(actor=process.index, lease=process.lease, cause=cause, detail=detail)
+
+    def close(self) -> None:
+        """Environments are closed (asynchronous ones have children), then every process is told to end."""
+        closing = [process.handle.close.remote() for process in self._processes if process.presence is not None]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
+        for process in self._processes:
+            self._processes.end(process)

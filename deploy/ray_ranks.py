@@ -1,0 +1,166 @@
+"""Learner ranks in processes of their own: commands become calls, answers and losses become events."""
+
+from __future__ import annotations
+
+from secrets import token_hex
+from typing import Any
+
+import ray
+
+from deploy.compose import Composition
+from deploy.conductor.messages import (
+    AdoptState,
+    Event,
+    Fatal,
+    HurryRank,
+    JoinGroup,
+    LearnerSnapshot,
+    LearnerStarted,
+    Publish,
+    RankCommand,
+    RankLost,
+    RankStarted,
+    RankUpdated,
+    Share,
+    SnapshotLearner,
+    StartRank,
+    StateAdopted,
+    StopRank,
+    Update,
+)
+from deploy.ranks import FATAL, joined
+from deploy.ray_calls import Failure, Process, Processes
+from deploy.ray_processes import ProcessSetup, RankProcess
+from learner.reports import Formation, UpdateOrder
+
+
+class RayRanks:
+    """Carries out what ranks are told.
+
+    Args:
+        num_gpus: of each rank, 0 or 1.
+    """
+
+    def __init__(self, composition: Composition, setup: ProcessSetup, processes: Processes, *, num_gpus: int) -> None:
+        self._composition = composition
+        self._setup = setup
+        self._processes = processes
+        self._calls = processes.calls
+        self._num_gpus = num_gpus
+        self._deadlines = composition.config.deadlines
+        self._class: Any = ray.remote(RankProcess)
+
+    def carry_out(self, command: RankCommand) -> None:
+        """Begin a command; one to a rank that is lost is dropped."""
+        match command:
+            case StartRank():
+                self._start(command.rank)
+            case JoinGroup():
+                self._join(command)
+            case Update():
+                self._update(command)
+            case AdoptState() | Publish() | SnapshotLearner() | HurryRank() | StopRank():
+                if (process := self._processes.get(command.rank)) is not None:
+                    self._tell(process, command)
+
+    def _start(self, rank: int) -> None:
+        lease, options = token_hex(8), {"num_cpus": 1, "num_gpus": self._num_gpus}
+        handle = self._class.options(**options).remote(self._setup, self._composition.rank(), rank)
+        process = Process(role="learner", index=rank, lease=lease, who=f"learner rank {rank}", handle=handle)
+        self._processes.add(process)
+
+        def started(answer: Any) -> Event:
+            standing, process.presence = answer
+            return RankStarted(rank=rank, lease=lease, standing=standing, metrics_port=process.presence.metrics_port)
+
+        self._calls.expect(process, handle.start.remote(), "start", self._deadlines.start_s, started)
+
+    def _join(self, command: JoinGroup) -> None:
+        """The first rank opens the meeting; where it is goes from there to the others, not through the driver."""
+        formation = Formation(number=command.formation, ranks=command.ranks, delay_s=command.delay_s)
+        meeting: tuple[Any, ...] = ()
+        if len(command.ranks) > 1 and (first := self._processes.get(command.ranks[0])) is not None:
+            meeting = (first.handle.open_meeting.remote(),)
+        for rank in command.ranks:
+            if (process := self._processes.get(rank)) is not None:
+                self._expect_join(process, formation, meeting)
+
+    def _expect_join(self, process: Process, formation: Formation, meeting: tuple[Any, ...]) -> None:
+        self._calls.expect(
+            process,
+            process.handle.join.remote(formation, meeting),
+            f"join formation {formation.number}",
+            self._deadlines.snapshot_s,
+            lambda got: joined(got, formation=formation.number, rank=process.index, lease=process.lease),
+        )
+
+    def _update(self, command: Update) -> None:
+        order = UpdateOrder(
+            update=command.update,
+            term=command.term,
+            publish_as=command.version,
+            attempt=command.attempt,
+            keys=command.keys,
+            audit=command.audit,
+        )
+        for share in command.shares:
+            if (process := self._processes.get(share.rank)) is not None:
+                self._expect_update(process, order, share)
+
+    def _expect_update(self, process: Process, order: UpdateOrder, share: Share) -> None:
+        frames = (*share.frames, *share.audited_frames)
+        update = process.handle.update.options(num_returns=2)
+        weights, report = update.remote(order, len(share.frames), *frames)
+
+        def updated(answer: Any) -> Event:
+            told, publishes = answer
+            return RankUpdated(lease=process.lease, report=told, weights=weights if publishes else None)
+
+        self._calls.expect(process, report, f"make update {order.update}", self._deadlines.update_s, updated)
+
+    def _tell(self, process: Process, command: AdoptState | Publish | SnapshotLearner | HurryRank | StopRank) -> None:
+        expect, handle, rank, lease = self._calls.expect, process.handle, process.index, process.lease
+        limit_s = self._deadlines.snapshot_s
+        match command:
+            case AdoptState():
+                adopted = handle.adopt.remote(command.state)
+                what = "adopt a state"
+                expect(process, adopted, what, limit_s, lambda got: StateAdopted(rank=rank, lease=lease, standing=got))
+            case Publish(version=version):
+                weights, standing = handle.publish.options(num_returns=2).remote(version, command.term)
+                expect(
+                    process,
+                    standing,
+                    f"publish version {version}",
+                    limit_s,
+                    lambda got: LearnerStarted(
+                        version=version, updates=got.updates, weights=weights, parameter_digest=got.parameter_digest
+                    ),
+                )
+            case SnapshotLearner():
+                state, updates = handle.state.options(num_returns=2).remote()
+                expect(
+                    process,
+                    updates,
+                    "hand over its state",
+                    limit_s,
+                    lambda got: LearnerSnapshot(update=got, state=state, rank=rank, lease=lease),
+                )
+            case HurryRank():
+                self._calls.hurry(process, command.within_s)
+            case StopRank():
+                self._processes.end(process)
+
+    def failed(self, failure: Failure) -> Event:
+        """What a new process would raise again ends the run; whatever else costs the rank its process."""
+        if isinstance(failure.cause, FATAL):
+            return Fatal(error=failure.cause)
+        process = failure.call.process
+        cause, detail = failure.words()
+        self._processes.end(process)
+        return RankLost(rank=process.index, lease=process.lease, cause=cause, detail=detail)
+
+    def close(self) -> None:
+        """Every process is told to end."""
+        for process in self._processes:
+            self._processes.end(process)
