@@ -97,3 +97,36 @@ def test_the_parameter_of_a_non_finite_element_is_named(at: int, name: str, valu
     assert flat.first_non_finite(gradient) == ""
     gradient[at:] = value
     assert flat.first_non_finite(gradient) == name
+
+
+def test_the_parts_are_the_models_parameters_in_the_order_of_the_manifest() -> None:
+    """The very objects, so that what watches them watches the model."""
+    model = small_model()
+    flat = FlatParameters(model, trainable=True)
+    assert [part is own for part, own in zip(flat.parts, (model[0].weight, model[0].bias), strict=True)] == [True] * 2
+
+
+def test_a_tail_travels_behind_the_gradient_and_belongs_to_no_parameter() -> None:
+    """One storage: backward fills the first six, whoever writes into the tail changes no gradient."""
+    model = small_model()
+    flat = FlatParameters(model, trainable=True)
+    flat.reserve_tail(3)
+    flat.gradient_and_tail[6:] = 7.0
+    model(torch.tensor([[2.0, 3.0]])).sum().backward()
+    assert flat.gradient_and_tail.tolist() == [2, 3, 2, 3, 1, 1, 7, 7, 7]
+    assert flat.gradient.tolist() == [2, 3, 2, 3, 1, 1]
+    assert flat.gradient.data_ptr() == flat.gradient_and_tail.data_ptr()
+    assert flat.vector.grad is flat.gradient
+
+
+def test_a_new_tail_begins_a_new_gradient_of_zero() -> None:
+    """Nothing of the one before is left, and the parameters are as they were."""
+    model = small_model()
+    flat = FlatParameters(model, trainable=True)
+    model(torch.tensor([[2.0, 3.0]])).sum().backward()
+    flat.reserve_tail(2)
+    assert flat.gradient_and_tail.tolist() == [0.0] * 8
+    flat.reserve_tail(0)
+    assert flat.gradient_and_tail.tolist() == [0.0] * 6
+    assert model[0].bias.grad is not None and model[0].bias.grad.data_ptr() == flat.gradient[4:].data_ptr()
+    assert flat.numpy().tolist() == [1, 2, 3, 4, 5, 6]

@@ -135,3 +135,13 @@ def test_selected_rows_are_copies() -> None:
     before = bits(rows)
     builder.build([fragment(layout(5), reward=[9.0] * 5, log_prob=[-9.0] * 5)], gae)
     assert bits(rows) == before
+
+
+@pytest.mark.parametrize("fragments", [[], [fragment(layout(5), valid=[0] * 5)]])
+def test_no_valid_row_is_no_batch(fragments: list[Fragment]) -> None:
+    """A rank whose share has none says so; it asks for no advantages."""
+
+    def never(_: Fragment) -> NDArray[np.float64]:
+        raise AssertionError
+
+    assert BatchBuilder(layout(5), CPU).build(fragments, never) is None

@@ -11,23 +11,35 @@ from torch import Tensor, nn
 from common.parameters import FlatParameters
 from learner.gradient_step import Committed, GradientStep, Skipped
 from learner.optimiser import Optimiser, OptimiserConfig
-from learner.parallel.reducer import OneRank, Reducer
+from learner.parallel.group import OneRank
 
 
 class Lab:
     """Two parameters `first` [1] and `second` [1] whose gradient is what the test says."""
 
-    def __init__(self, *, max_norm: float = 0.0, reducer: Reducer | None = None) -> None:
+    def __init__(self, *, max_norm: float = 0.0, group: type[OneRank] = OneRank) -> None:
         self.model = nn.ParameterDict({"first": nn.Parameter(torch.ones(1)), "second": nn.Parameter(torch.ones(1))})
         self.parameters = FlatParameters(self.model, trainable=True)
         config = OptimiserConfig(learning_rate=0.1, epsilon=1e-8)
         self.optimiser = Optimiser(config, self.parameters)
-        self._step = GradientStep(self.parameters, self.optimiser, reducer or OneRank(), max_gradient_norm=max_norm)
+        self.group = group(0, self.parameters)
+        self._step = GradientStep(self.parameters, self.optimiser, self.group, max_gradient_norm=max_norm)
 
-    def make(self, *gradient: float) -> Committed | Skipped:
+    def make(self, *gradient: float, watched: bool = False) -> Committed | Skipped:
         """One step along `gradient`."""
+        return self._step.make(self._loss(*gradient), watched=watched)
+
+    def make_nothing(self) -> Committed | Skipped:
+        """One step of a rank that has no rows."""
+        return self._step.make(None)
+
+    def recompute(self, *gradient: float) -> int:
+        """The digest of `gradient`."""
+        return self._step.recompute(self._loss(*gradient))
+
+    def _loss(self, *gradient: float) -> Tensor:
         first, second = self.model["first"], self.model["second"]
-        return self._step.make((first * gradient[0] + second * gradient[1]).sum())
+        return (first * gradient[0] + second * gradient[1]).sum()
 
     def bits(self) -> list[bytes]:
         """Parameters and both moments, and the step count."""
@@ -101,18 +113,35 @@ def test_a_non_finite_gradient_changes_not_a_bit(bad: float, where: int, name: s
     assert lab.bits() == twin.bits()
 
 
-class Spoil:
-    """A reducer whose peers sent a NaN."""
+class Spoiled(OneRank):
+    """A group whose peers sent a NaN."""
 
-    num_ranks = 2
-
-    def reduce(self, gradient: Tensor) -> None:
-        gradient[1] = math.nan
+    def finish_step(self) -> None:
+        self._parameters.gradient[1] = math.nan
 
 
 def test_the_decision_is_made_on_the_reduced_gradient() -> None:
     """A gradient that is finite here is skipped if the group's is not: every rank decides alike."""
-    lab = Lab(reducer=Spoil())
+    lab = Lab(group=Spoiled)
     before = lab.bits()
     assert lab.make(1.0, 1.0) == Skipped(parameter="second")
     assert lab.bits() == before
+
+
+def test_a_rank_without_rows_makes_the_step_with_a_gradient_of_zero() -> None:
+    """It has no loss; moments and the step count move as they do on all ranks."""
+    lab = Lab()
+    lab.make(3.0, 4.0)
+    assert lab.make_nothing() == Committed(gradient_norm=0.0, clipped=False)
+    assert lab.parameters.gradient.tolist() == [0.0, 0.0]
+    assert lab.optimiser.arrays()["adam_steps"].tolist() == [2.0]
+
+
+def test_what_is_recomputed_changes_not_a_bit_and_has_the_digest_of_what_was_used() -> None:
+    """The audit of a step: the digest of the watched step is that of the same loss again, and of no other."""
+    lab = Lab(max_norm=0.0)
+    before = lab.bits()
+    same, other = lab.recompute(3.0, 4.0), lab.recompute(3.0, 4.5)
+    assert lab.bits() == before
+    lab.make(3.0, 4.0, watched=True)
+    assert lab.group.local_digest() == same != other

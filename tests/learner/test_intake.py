@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from common.wire import pack_plain, unpack_plain
 from learner.intake import Accepted, Intake, Refusal, Refused
+from learner.reports import FragmentKey
 from tests.support import document, layout
 
 LAYOUT = layout(3)
@@ -182,3 +183,23 @@ def test_a_snapshot_of_the_intake_does_not_change_with_it() -> None:
     judge(border, sequence=0)
     border.published(11, 6)
     assert state == {"last": [], "versions": [[10, 5]]}
+
+
+def test_a_fragment_that_went_to_another_rank_is_received() -> None:
+    """Only its key comes here: it leaves no gap, and neither it nor an older one of its actor is taken any more."""
+    border = intake()
+    border.note(FragmentKey(actor=0, incarnation=1, sequence=4))
+    assert refused(judge(border, incarnation=1, sequence=4)) is Refusal.DUPLICATE
+    assert refused(judge(border, incarnation=0, sequence=9)) is Refusal.OLD_INCARNATION
+    assert accepted(judge(border, incarnation=1, sequence=5)) == (0, 0)
+    assert accepted(judge(border, actor=1, sequence=0)) == (0, 0)
+
+
+def test_a_key_never_moves_an_actor_back() -> None:
+    """A key of what has been received already changes nothing."""
+    border = intake()
+    judge(border, incarnation=1, sequence=4)
+    before = border.state()
+    for incarnation, sequence in ((1, 4), (1, 3), (0, 9)):
+        border.note(FragmentKey(actor=0, incarnation=incarnation, sequence=sequence))
+    assert border.state() == before

@@ -22,7 +22,7 @@ from learner.algorithms.ppo import PPO, PPOConfig, UpdateOutcome, ppo_loss
 from learner.batches import Batch, BatchBuilder
 from learner.gradient_step import GradientStep
 from learner.optimiser import Optimiser, OptimiserConfig
-from learner.parallel.reducer import OneRank
+from learner.parallel.group import OneRank
 from tests.support import box, discrete, fragment, layout
 
 LOG_2 = math.log(2.0)
@@ -126,8 +126,10 @@ class Lab:
         self.model = table()
         self.parameters = FlatParameters(self.model, trainable=True)
         optimiser = Optimiser(OptimiserConfig(learning_rate=learning_rate), self.parameters)
-        step = GradientStep(self.parameters, optimiser, OneRank(), max_gradient_norm=0.5)
-        self.ppo = PPO(PPOConfig(**ppo), self.model, step, BatchBuilder(self.layout, torch.device("cpu")))
+        group = OneRank(0, self.parameters)
+        step = GradientStep(self.parameters, optimiser, group, max_gradient_norm=0.5)
+        own, others = (BatchBuilder(self.layout, torch.device("cpu")) for _ in range(2))
+        self.ppo = PPO(PPOConfig(**ppo), self.model, step, group, own, others)
 
     def fragment(self, **arrays: Any) -> Fragment:
         """Random rewards; on the table's policy."""
@@ -208,7 +210,7 @@ def test_advantages_are_normalised_over_the_batch_not_the_minibatch() -> None:
     arrays = {"reward": [1.0, 2.0, 6.0], "end": [End.TERMINATED] * 3, "value": [0.0] * 4}
     for normalise, expected in ((False, -3.0), (True, 0.0)):
         lab = Lab(3, minibatch=3, epochs=1, normalise_advantages=normalise)
-        assert lab.update(lab.fragment(**arrays)).statistics["policy"] == pytest.approx(expected, abs=1e-6)
+        assert lab.update(lab.fragment(**arrays)).parts["policy"] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 5])
@@ -219,11 +221,12 @@ def test_constant_advantages_of_any_number_keep_everything_finite(num_rows: int,
     arrays = {"reward": [reward] * num_rows, "end": [End.TERMINATED] * num_rows, "value": [0.0] * (num_rows + 1)}
     outcome = lab.update(lab.fragment(**arrays))
     assert outcome.skipped == 0
-    assert all(math.isfinite(value) for value in outcome.statistics.values()), outcome.statistics
+    numbers = outcome.statistics | outcome.parts
+    assert all(math.isfinite(value) for value in numbers.values()), numbers
     assert np.isfinite(lab.parameters.numpy()).all()
     assert outcome.statistics["explained_variance"] == 0.0
     if num_rows > 1:
-        assert outcome.statistics["policy"] == 0.0
+        assert outcome.parts["policy"] == 0.0
 
 
 def test_all_rows_but_one_masked_is_a_batch_of_one() -> None:
@@ -242,7 +245,8 @@ def test_nothing_valid_is_no_update(fragments: int) -> None:
     lab = Lab(3)
     before = lab.parameters.numpy().tobytes()
     outcome = lab.update(*[lab.fragment(valid=[0, 0, 0])] * fragments)
-    assert outcome == UpdateOutcome(committed=0, skipped=0, skipped_at="", statistics={})
+    assert (outcome.committed, outcome.skipped, outcome.skipped_at, outcome.statistics) == (0, 0, "", {})
+    assert set(outcome.parts.values()) == {0.0}
     assert lab.parameters.numpy().tobytes() == before
 
 

@@ -15,9 +15,9 @@ from common.fragment import End, FragmentLayout
 from common.weights import decode_weights
 from common.wire import pack_plain
 from learner.rank import LearnerConfig, LearnerRank, RankConfig
-from learner.reports import UpdateOrder, UpdateReport
+from learner.reports import Formation, OrderStatus, UpdateOrder, UpdateReport
 from learner.schedules import Schedule
-from learner.state import LearnerState
+from learner.state import InitialWeights, LearnerState
 from tests.support import ActingCopy, box, document, layout, rank_config
 
 SHAPE = layout(6, 2)
@@ -43,10 +43,17 @@ def order(update: int) -> UpdateOrder:
     return UpdateOrder(update=update, term=0, publish_as=update + 1)
 
 
+def alone(config: RankConfig) -> LearnerRank:
+    """A rank that is a group of one."""
+    rank = LearnerRank(config, ManualClock())
+    rank.join(Formation(number=1, ranks=(0,)))
+    return rank
+
+
 def started(config: RankConfig | None = None) -> LearnerRank:
     """A rank that has published version 0."""
-    rank = LearnerRank(config or rank_config(SHAPE), ManualClock())
-    rank.start(version=0, term=0)
+    rank = alone(config or rank_config(SHAPE))
+    rank.publish(version=0, term=0)
     return rank
 
 
@@ -66,8 +73,8 @@ def test_the_better_arm_of_a_bandit_is_found() -> None:
     """Episodes of one step, reward 1 for action 1 and 0 for action 0: in six updates its probability passes 0.9."""
     shape = layout(32, 4, obs=box(1))
     config = rank_config(shape, learning_rate=3e-2, minibatch=64, epochs=6)
-    rank, acting, rng = LearnerRank(config, ManualClock()), ActingCopy(config), np.random.default_rng(0)
-    acting.follow(rank.start(version=0, term=0))
+    rank, acting, rng = alone(config), ActingCopy(config), np.random.default_rng(0)
+    acting.follow(rank.publish(version=0, term=0))
     obs = np.ones((33, 4, 1), np.float32)
     valid = np.tile([[1], [0]], (16, 4)).astype(np.uint8)  # every other row is a final observation
     assert acting.probabilities(obs[0])[0, 1] < 0.6
@@ -93,8 +100,8 @@ def test_the_better_arm_of_a_bandit_is_found() -> None:
 def test_at_the_first_pass_the_learner_agrees_with_the_actor() -> None:
     """C03: a stored action's log-probability has the actor's bits when learning: KL 0, nothing clipped."""
     config = rank_config(SHAPE, epochs=1, minibatch=1000)
-    rank, acting = LearnerRank(config, ManualClock()), ActingCopy(config)
-    acting.follow(rank.start(version=0, term=0))
+    rank, acting = alone(config), ActingCopy(config)
+    acting.follow(rank.publish(version=0, term=0))
     obs = np.random.default_rng(0).standard_normal((7, 2, 2)).astype(np.float32)
     acted = acting.act(obs.reshape(14, 2), np.random.default_rng(1))
     rows = {name: part.reshape(7, 2) for name, part in acted.items()}
@@ -171,7 +178,7 @@ def test_filler_rows_change_no_weight() -> None:
 def test_the_time_of_each_phase_is_taken_from_the_clock_given() -> None:
     """A clock that stands still measures nothing; no other clock is asked."""
     report = run(started(), range(1))[0][0]
-    assert report.seconds == {"intake": 0.0, "learn": 0.0, "publish": 0.0}
+    assert report.seconds == {"intake": 0.0, "learn": 0.0, "close": 0.0, "publish": 0.0}
 
 
 def test_the_schedule_is_indexed_by_the_update_ordered() -> None:
@@ -181,8 +188,57 @@ def test_the_schedule_is_indexed_by_the_update_ordered() -> None:
     rates = [report.learning_rate for report, _ in run(started(config), range(3))]
     assert rates == pytest.approx([0.01, 0.009, 0.008])
     late = started(config)
-    late.start(version=5, term=0)
+    late.adopt(replace(late.state(), updates=5))
+    late.publish(version=5, term=0)
     assert run(late, range(5, 6))[0][0].learning_rate == pytest.approx(0.005)
+
+
+def test_an_order_for_another_update_is_out_of_step_and_does_nothing() -> None:
+    """Neither one that was made already nor one that is not due: the report says where the rank stands."""
+    rank = started()
+    run(rank, range(1))
+    before = rank.standing()
+    for update in (0, 2):
+        report, weights = rank.update(order(update), [rollout(update)])
+        assert (report.status, report.updates, weights) == (OrderStatus.OUT_OF_STEP, 1, None)
+        assert (report.state_digest, report.verdicts, report.trained) == (before.state_digest, (), False)
+    assert rank.standing() == before
+    assert run(rank, range(1, 2))[0][0].gaps == 0  # what was out of step has not been received
+
+
+def test_a_rank_in_no_group_makes_no_update() -> None:
+    """Before it has joined and after it has left: FAILED, in words, and nothing has changed."""
+    rank = LearnerRank(rank_config(SHAPE), ManualClock())
+    before = rank.standing()
+    for _ in range(2):
+        report, weights = rank.update(order(0), [rollout(0)])
+        assert (report.status, report.sync.failure) == (OrderStatus.FAILED, "this rank is in no group")
+        assert weights is None and rank.standing() == before
+        rank.join(Formation(number=1, ranks=(0,)))
+        rank.leave()
+
+
+def test_a_report_says_where_the_rank_stands_now() -> None:
+    """The state digest of the report is that of the standing; it binds parameters, moments and counters."""
+    rank = started()
+    seen = {rank.standing().state_digest}
+    for update in range(3):
+        report, _ = rank.update(order(update), [b"noise"] if update == 1 else [rollout(update)])
+        standing = rank.standing()
+        assert (report.updates, report.state_digest) == (standing.updates, standing.state_digest)
+        assert report.parameter_digest == standing.parameter_digest
+        seen.add(report.state_digest)
+    assert len(seen) == 4  # also after the update that trained nothing: its number is in it
+
+
+def test_the_same_term_and_version_are_known_on_a_rank_that_publishes_nothing() -> None:
+    """Fragments of the version told are taken, those of another term are not."""
+    rank = started()
+    rank.publish(version=9, term=2)
+    told = UpdateOrder(update=0, term=2, publish_as=10)
+    fragments = [rollout(0), document(SHAPE, header={"actor": 1, "version": 9, "term": 2})]
+    report, _ = rank.update(told, fragments)
+    assert [verdict.refusal for verdict in report.verdicts] == ["old_term", ""]
 
 
 # ── determinism and resuming ─────────────────────────────────────────────────────────────────────────────────────
@@ -198,6 +254,8 @@ def test_each_update_shuffles_anew() -> None:
 
     def trained(update: int) -> bytes:
         rank = started()
+        rank.adopt(replace(rank.state(), updates=update))
+        rank.publish(version=0, term=0)
         report, _ = rank.update(order(update), [rollout(0)])
         assert report.trained
         return rank.state().parameters.tobytes()
@@ -210,7 +268,9 @@ def test_another_seed_gives_other_weights() -> None:
     """Both in the first weights and in the minibatches."""
     first, other = started(rank_config(SHAPE, seed=1)), started(rank_config(SHAPE, seed=2))
     assert first.state().parameter_digest != other.state().parameter_digest
-    other.load_parameters(first.state().parameters, first.state().manifest_fingerprint)
+    weights = InitialWeights(flat=first.state().parameters, fingerprint=first.state().manifest_fingerprint)
+    standing = other.adopt(weights)
+    assert standing.parameter_digest == first.standing().parameter_digest
     assert first.state().parameter_digest == other.state().parameter_digest
     assert run(first, range(1))[0][1] != run(other, range(1))[0][1]
 
@@ -222,8 +282,8 @@ def test_a_resumed_learner_goes_on_as_if_nothing_had_happened(made: int) -> None
     run(unbroken, range(made))
     state = unbroken.state()
     tensors, text = {name: array.copy() for name, array in state.tensors().items()}, state.document()
-    resumed = LearnerRank(rank_config(SHAPE), ManualClock())
-    resumed.set_state(LearnerState.read(tensors, text))
+    resumed = alone(rank_config(SHAPE))
+    assert resumed.adopt(LearnerState.read(tensors, text)) == unbroken.standing()
     assert resumed.state().document() == text
     assert run(resumed, range(made, made + 2)) == run(unbroken, range(made, made + 2))
     assert resumed.state().document() == unbroken.state().document()
@@ -233,7 +293,7 @@ def test_every_field_of_a_state_survives() -> None:
     """Numbers that differ from each other and from zero, so that none can stand in for another."""
     rank = started()
     run(rank, range(2))
-    rank.start(version=5, term=3)
+    rank.publish(version=5, term=3)
     state = rank.state()
     read = LearnerState.read(state.tensors(), state.document())
     assert (read.updates, read.version, read.term) == (2, 5, 3)
@@ -250,7 +310,7 @@ def test_a_snapshot_aliases_nothing() -> None:
     before = ({name: array.tobytes() for name, array in state.tensors().items()}, state.document())
     run(rank, range(1, 2))
     assert ({name: array.tobytes() for name, array in state.tensors().items()}, state.document()) == before
-    rank.set_state(state)
+    rank.adopt(state)
     state.parameters[:] = 7.0
     for array in state.optimiser.values():
         array[:] = 7.0
@@ -273,9 +333,9 @@ def test_weights_of_another_network_are_refused() -> None:
     rank = started()
     before = rank.state().parameter_digest
     with pytest.raises(CheckpointError, match=r"another network.*same environment and net configuration"):
-        rank.set_state(state)
+        rank.adopt(state)
     with pytest.raises(CheckpointError, match="another network"):
-        rank.load_parameters(state.parameters, state.manifest_fingerprint)
+        rank.adopt(InitialWeights(flat=state.parameters, fingerprint=state.manifest_fingerprint))
     assert rank.state().parameter_digest == before
 
 
@@ -286,7 +346,7 @@ def test_an_optimiser_state_that_does_not_fit_changes_nothing() -> None:
     before = rank.state()
     bad = replace(before, parameters=before.parameters + 1, optimiser={"adam_first": before.parameters})
     with pytest.raises(CheckpointError, match="optimiser state adam_second; got nothing"):
-        rank.set_state(bad)
+        rank.adopt(bad)
     assert rank.state().parameter_digest == before.parameter_digest
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from common.fragment import End
+from learner.moments import Moments
 from learner.returns import generalised_advantages, normalised
 
 CONTINUES, TERMINATED, TRUNCATED, BROKEN = End
@@ -168,20 +169,31 @@ def test_the_recursion_equals_the_sum_over_each_episode(
 # ── normalisation ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def normalised_alone(advantage: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By the moments of these rows and no others."""
+    return normalised(advantage, Moments.of(advantage))
+
+
 def test_advantages_become_mean_zero_and_deviation_one() -> None:
     """Population deviation, by hand: (1, 2, 3) has √(2/3)."""
-    got = normalised(np.array([1.0, 2.0, 3.0]))
+    got = normalised_alone(np.array([1.0, 2.0, 3.0]))
     assert got.tolist() == pytest.approx([-math.sqrt(1.5), 0.0, math.sqrt(1.5)], rel=1e-7)
 
 
 @pytest.mark.parametrize("advantage", [[], [7.0]])
 def test_fewer_than_two_rows_are_returned_unchanged(advantage: list[float]) -> None:
     """C14: one row has no deviation to divide by."""
-    assert normalised(np.array(advantage)).tolist() == advantage
+    assert normalised_alone(np.array(advantage)).tolist() == advantage
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.floats(-1e30, 1e30), st.integers(2, 500))
 def test_equal_rows_become_zero_whatever_their_size(value: float, count: int) -> None:
     """C14: the rounding of a mean is not blown up to an advantage."""
-    assert not normalised(np.full(count, value)).any()
+    assert not normalised_alone(np.full(count, value)).any()
+
+
+def test_rows_of_one_rank_are_normalised_by_the_moments_of_all() -> None:
+    """By hand: mean 2, deviation 2 of some other rows: 4 becomes 1, and a row alone is normalised too."""
+    moments = Moments(count=4.0, mean=2.0, squares=16.0)
+    assert normalised(np.array([4.0]), moments, epsilon=0.0).tolist() == [1.0]
