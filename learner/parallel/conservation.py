@@ -16,9 +16,12 @@ then skipped on every rank alike.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 GROUP = 256
@@ -44,28 +47,46 @@ class Measured:
 
 
 class Scale:
-    """Measures one bucket again and again; its scratch is allocated once."""
+    """Weighs one bucket again and again; its scratch is allocated once.
+
+    On a GPU weighing only queues work: figures are fetched when they are asked for, after the backward pass.
+    """
 
     def __init__(self, num_elements: int, device: torch.device) -> None:
         self._grouped = num_elements - num_elements % GROUP
         self._sums = torch.empty(self._grouped // GROUP, device=device)
+        self._on_host = device.type == "cpu"
 
-    def total(self, values: Tensor) -> float:
-        """The sum of `values` [num_elements]."""
-        total = 0.0
-        if self._grouped:
-            torch.sum(values[: self._grouped].view(-1, GROUP), 1, out=self._sums)
-            total = float(self._sums.sum(dtype=torch.float64))
-        if self._grouped < len(values):
-            total += float(values[self._grouped :].sum(dtype=torch.float64))
-        return total
+    def total(self, values: Tensor) -> Callable[[], float]:
+        """The sum of `values` [num_elements], when it is asked for."""
+        sums = self._group_sums(values)
+        if isinstance(sums, Tensor):
+            queued = sums.sum()
+            return lambda: float(queued)
+        total = float(sums.sum())
+        return lambda: total
 
-    def measure(self, values: Tensor) -> Measured:
-        """Weigh `values` [num_elements]."""
-        total = self.total(values)
-        norm = float(torch.linalg.vector_norm(values))
-        magnitude = float(self._sums.abs_().sum(dtype=torch.float64))
-        return Measured(total, UNIT * (RANDOM_FACTOR * norm + SYSTEMATIC_FACTOR * magnitude), norm * norm)
+    def measure(self, values: Tensor) -> Callable[[], Measured]:
+        """What `values` [num_elements] weigh, when it is asked for."""
+        sums = self._group_sums(values)
+        square = torch.dot(values, values)
+        if isinstance(sums, Tensor):
+            queued = torch.stack([sums.sum(), sums.abs().sum(), square.double()])
+            return lambda: _measured(*queued.tolist())
+        measured = _measured(float(sums.sum()), float(np.abs(sums).sum()), float(square))
+        return lambda: measured
+
+    def _group_sums(self, values: Tensor) -> Tensor | NDArray[np.float64]:
+        """Sums of whole groups, then the elements of the last, incomplete one; float64."""
+        torch.sum(values[: self._grouped].view(-1, GROUP), 1, out=self._sums)
+        if not self._on_host:
+            return torch.cat([self._sums, values[self._grouped :]]).double()
+        return np.concatenate([self._sums.numpy(), values[self._grouped :].numpy()]).astype(np.float64)
+
+
+def _measured(total: float, magnitude: float, square: float) -> Measured:
+    tolerance = UNIT * (RANDOM_FACTOR * math.sqrt(square) + SYSTEMATIC_FACTOR * magnitude)
+    return Measured(total, tolerance, square)
 
 
 def conserved(put_in: list[float], tolerances: list[float], came_out: float) -> bool:

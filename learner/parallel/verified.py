@@ -12,6 +12,7 @@ all ranks learn of it together; none skips, raises or leaves on its own, so nobo
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,6 @@ from learner.parallel.verdict import Recomputed, alike
 from learner.reports import Dispute
 
 CLOSING_WORDS = 7  # steps, suspicion, two of the state's digest, whether there was an audit, its two digests
-NOT_WEIGHED = Measured(math.nan, math.nan, math.nan)
 
 
 class VerifiedGroup:
@@ -70,6 +70,7 @@ class VerifiedGroup:
         self._scales = [Scale(bucket.stop - bucket.start, parameters.gradient.device) for bucket in self._buckets]
         self._order = BackwardOrder(parameters, self._buckets, self._send)
         self._handles: list[Any] = []
+        self._weights: list[Callable[[], Measured]] = []
         self._steps: list[Step] = []
         self._suspicious = False
         self._watched = False
@@ -164,7 +165,7 @@ class VerifiedGroup:
     def begin_step(self, *, watched: bool = False) -> None:
         """Put this rank's words on the step before into its slot of the tail."""
         start_ns = thread_cpu_ns()
-        step = Step(number=len(self._steps), put_in=[NOT_WEIGHED] * len(self._buckets))
+        step = Step(number=len(self._steps))
         tail = np.zeros((len(self.ranks), self._num_words * PIECES_PER_WORD), dtype=np.float32)
         if self._steps:
             tail[self.place] = to_pieces(self._steps[-1].words())
@@ -172,6 +173,7 @@ class VerifiedGroup:
         self._steps.append(step)
         self._watched = watched
         self._handles = []
+        self._weights = []
         self._order.begin()
         self.effort.verify_ns += thread_cpu_ns() - start_ns
 
@@ -181,7 +183,7 @@ class VerifiedGroup:
         values = self._parameters.gradient[bucket.start : bucket.stop]
         self._tamper.computed(step.number, bucket.start, values)
         start_ns = thread_cpu_ns()
-        step.put_in[bucket.index] = self._scales[bucket.index].measure(values)
+        self._weights.append(self._scales[bucket.index].measure(values))
         if self._watched:
             self._local[bucket.index] = digest_chunks(values, chunk_bounds(0, len(values)))
         self.effort.verify_ns += thread_cpu_ns() - start_ns
@@ -199,7 +201,7 @@ class VerifiedGroup:
         """Wait for every bucket, digest it, and judge the step before by what its tail brought."""
         self._order.finish()
         step = self._steps[-1]
-        digests = []
+        digests, came_out = [], []
         for bucket, handle in zip(self._buckets, self._handles, strict=True):
             start_ns = self._clock.now_ns()
             self._group.finish(handle)
@@ -208,9 +210,11 @@ class VerifiedGroup:
             start_ns = thread_cpu_ns()
             digests.append(digest_chunks(self._parameters.gradient_and_tail, self._bounds[bucket.index]))
             values = self._parameters.gradient[bucket.start : bucket.stop]
-            step.came_out.append(self._scales[bucket.index].total(values))
+            came_out.append(self._scales[bucket.index].total(values))
             self.effort.verify_ns += thread_cpu_ns() - start_ns
         start_ns = thread_cpu_ns()
+        step.put_in = [measured() for measured in self._weights]
+        step.came_out = [total() for total in came_out]
         step.chunk_digests = np.concatenate(digests[::-1])  # from the order of sending to that of the vector
         for chunk in watched_chunks(self._first, step):
             bounds = self._chunks[chunk]
