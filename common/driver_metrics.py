@@ -150,9 +150,9 @@ class DriverMetrics:
 
         Args:
             verified: updates committed with a state digest.
-            mismatches: voided attempts by `SyncFault`.
+            mismatches: disputed attempts by `SyncFault`.
             failures: attempts that failed or ran past their deadline.
-            retries: updates committed after an attempt at them was voided.
+            retries: updates committed after an attempt at them was disputed or failed.
             rollbacks: of the learner.
 
         Raises:

@@ -277,7 +277,7 @@ DRIVER_VERIFIED = Metric(
 DRIVER_MISMATCHES = Metric(
     name="truestep_driver_sync_mismatches_total",
     kind=Kind.COUNTER,
-    help="Attempts at an update that were voided because ranks disagreed.",
+    help="Attempts at an update that came to nothing because ranks disagreed.",
     label=FAULT,
 )
 DRIVER_SYNC_FAILURES = Metric(
@@ -288,7 +288,7 @@ DRIVER_SYNC_FAILURES = Metric(
 DRIVER_RETRIES = Metric(
     name="truestep_driver_sync_retries_total",
     kind=Kind.COUNTER,
-    help="Updates committed after an earlier attempt at them had been voided.",
+    help="Updates committed after an attempt at them was disputed or failed.",
 )
 DRIVER_ROLLBACKS = Metric(
     name="truestep_driver_rollbacks_total", kind=Kind.COUNTER, help="Rollbacks of the learner to an earlier update."

@@ -1,8 +1,9 @@
 """What became of verified sync over a whole run: counted from its events, recorded ones and those that come in.
 
-SYNC_MISMATCH, SYNC_FAILED     an attempt at an update is voided
+SYNC_MISMATCH, SYNC_FAILED     an attempt at an update has come to nothing, or ranks failed to meet
 commit of that update          it was made again
 TRAINING_ROLLBACK              it was not: training goes on from an earlier one
+RANK_LOST ... GROUP_FORMED     the group is not whole
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ class SyncTally:
 
     Attributes:
         verified: updates committed with a state digest, undone ones included.
-        mismatches: attempts that were voided because ranks disagreed.
+        mismatches: attempts at which ranks disagreed.
         faults: the same by what they disagreed about; an attempt may count for several.
         failures: attempts that failed.
-        retries: updates committed after an attempt at them was voided.
+        retries: updates committed after an attempt at them was disputed or failed.
         rollbacks: of the learner.
         ranks_lost: processes.
         ranks_quarantined: ranks that were shut out.
-        voided: updates of which an attempt was voided, not committed yet.
+        unsettled: updates of which an attempt was disputed or failed, not committed yet.
     """
 
     verified: int = 0
@@ -53,7 +54,7 @@ class SyncTally:
     rollbacks: int = 0
     ranks_lost: int = 0
     ranks_quarantined: int = 0
-    voided: set[int] = field(default_factory=set)
+    unsettled: set[int] = field(default_factory=set)
 
     @classmethod
     def of_run(cls, registry: RunRegistry, run: str) -> SyncTally:
@@ -72,11 +73,11 @@ class SyncTally:
             case SyncEvent.MISMATCH:
                 self.mismatches += 1
                 self.faults.update({str(dispute["fault"]) for dispute in data["disputes"]})
-                self.voided.add(data["update"])
+                self.unsettled.add(data["update"])
             case SyncEvent.FAILED:
                 self.failures += 1
                 if "attempt" in data:  # else ranks failed to meet: no attempt was under way
-                    self.voided.add(data["update"])
+                    self.unsettled.add(data["update"])
             case SyncEvent.RANK_LOST:
                 self.ranks_lost += 1
             case SyncEvent.RANK_QUARANTINED:
@@ -84,7 +85,7 @@ class SyncTally:
             case SyncEvent.ROLLBACK:
                 self.rollbacks += 1
                 self._settle(data["from_update"])
-                self.voided.clear()
+                self.unsettled.clear()
             case _:
                 pass
 
@@ -94,10 +95,10 @@ class SyncTally:
         self._settle(updates)
 
     def _settle(self, updates: int) -> None:
-        """Updates below `updates` are committed: those that had been voided were made again."""
-        again = {update for update in self.voided if update < updates}
+        """Updates below `updates` are committed: those of which an attempt had come to nothing were made again."""
+        again = {update for update in self.unsettled if update < updates}
         self.retries += len(again)
-        self.voided -= again
+        self.unsettled -= again
 
 
 CAUSES = {
@@ -111,8 +112,8 @@ CAUSES = {
 class Trouble:
     """From what goes wrong first to the next commit of the whole group.
 
-    A commit of the ranks that are left, of an update that they had made when one was lost, does not end it: the group
-    has to be formed again first, or training rolled back.
+    An update that some ranks had closed when others failed or were lost is committed before the group stands again:
+    that does not end it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -124,10 +125,14 @@ class Trouble:
         """Something happened."""
         if self._first is None and kind in CAUSES:
             self._first = (CAUSES[SyncEvent(kind)], self._clock.now_ns())
-        if kind == SyncEvent.RANK_LOST:
+        if kind in (SyncEvent.RANK_LOST, SyncEvent.FAILED):
             self._broken = True
         if kind in (SyncEvent.GROUP_FORMED, SyncEvent.ROLLBACK):
             self._broken = False
+
+    def group_published(self) -> None:
+        """A group that has just been formed has published: it is whole, at the start of a run as well."""
+        self._broken = False
 
     def over_at_commit(self) -> tuple[RecoveryCause, float] | None:
         """An update is committed: what had gone wrong and how many seconds ago, if that is over now."""

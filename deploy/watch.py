@@ -13,6 +13,7 @@ from deploy.conductor.messages import (
     EvaluationMade,
     Event,
     FragmentMade,
+    LearnerStarted,
     Note,
     RecordUpdate,
 )
@@ -52,6 +53,8 @@ class Watch:
         match event:
             case FragmentMade():
                 self._returns.extend(event.summary.episode_returns)
+            case LearnerStarted():
+                self._trouble.group_published()
             case EvaluationMade(result=EvaluationResult() as result):
                 self._evaluation = result.mean
                 self._metrics.set_evaluation(return_mean=result.mean, episodes=len(result.returns))

@@ -128,7 +128,6 @@ def test_the_record_tells_the_same_as_was_counted_live(tmp_path_factory: pytest.
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        ("SYNC_FAILED", RecoveryCause.SYNC_FAILED),
         ("SYNC_MISMATCH", RecoveryCause.MISMATCH),
         ("TRAINING_ROLLBACK", RecoveryCause.ROLLBACK),
     ],
@@ -142,23 +141,37 @@ def test_a_recovery_lasts_from_what_went_wrong_first_to_the_next_commit(kind: st
     clock.advance(2.0)
     trouble.note("SYNC_FAILED")
     trouble.note("TRAINING_ROLLBACK")
+    trouble.note("GROUP_FORMED")
     clock.advance(1.5)
     assert trouble.over_at_commit() == (cause, 3.5)
     assert trouble.over_at_commit() is None
 
 
 @pytest.mark.parametrize("mended", ["GROUP_FORMED", "TRAINING_ROLLBACK"])
-def test_the_commit_of_those_that_are_left_ends_no_loss(mended: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "cause"), [("RANK_LOST", RecoveryCause.RANK_LOST), ("SYNC_FAILED", RecoveryCause.SYNC_FAILED)]
+)
+def test_the_commit_of_those_that_are_left_ends_no_recovery(kind: str, cause: RecoveryCause, mended: str) -> None:
     """Survivors had made the update in flight: the group is whole again only once it has been formed."""
     clock = ManualClock()
     trouble = Trouble(clock)
-    trouble.note("RANK_LOST")
+    trouble.note(kind)
     clock.advance(0.5)
     assert trouble.over_at_commit() is None
     clock.advance(4.0)
     trouble.note(mended)
     clock.advance(0.5)
-    assert trouble.over_at_commit() == (RecoveryCause.RANK_LOST, 5.0)
+    assert trouble.over_at_commit() == (cause, 5.0)
+
+
+def test_a_loss_at_the_start_is_over_with_the_first_commit() -> None:
+    """No GROUP_FORMED is told of the first forming: that the group publishes says it stands."""
+    clock = ManualClock()
+    trouble = Trouble(clock)
+    trouble.note("RANK_LOST")
+    clock.advance(3.0)
+    trouble.group_published()
+    assert trouble.over_at_commit() == (RecoveryCause.RANK_LOST, 3.0)
 
 
 def test_a_rank_that_is_lost_in_a_failed_update_leaves_the_failure_as_the_cause() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from common.clock import ManualClock
 from common.metrics import DriverMetrics, Registry
-from deploy.conductor.messages import Note
+from deploy.conductor.messages import LearnerStarted, Note
 from deploy.conductor.ranks import RankStatus
 from deploy.display import Progress, brief
 from deploy.sync_tally import SyncTally
@@ -124,6 +124,16 @@ def test_what_sync_came_to_is_exported_as_it_is_told() -> None:
     assert scene.metric("policy_lag_updates") == 1
 
 
+def test_a_rank_that_is_lost_before_the_first_update_is_made_good_by_it() -> None:
+    """The learner that starts after all ends what kept it from starting."""
+    scene = Scene()
+    scene.watch.note(Note(kind="RANK_LOST", data={"rank": 0, "cause": "killed"}))
+    scene.clock.advance(2.0)
+    scene.watch.observe(LearnerStarted(version=1, updates=0, weights=b"", parameter_digest="p"))
+    scene.watch.commit(committed(0))
+    assert scene.metric('recovery_seconds_sum{cause="rank_lost"}') == 2.0
+
+
 def test_totals_of_a_resumed_run_go_on_from_its_record() -> None:
     """They stand at the first tick, before anything has happened."""
     scene = Scene(tally=SyncTally(verified=40, failures=2, rollbacks=1, ranks_lost=3))
@@ -131,7 +141,7 @@ def test_totals_of_a_resumed_run_go_on_from_its_record() -> None:
     assert scene.metric("verified_updates_total") == 40
     assert scene.metric("rollbacks_total") == 1
     assert scene.metric("rank_restarts_total") == 3
-    scene.watch.note(Note(kind="SYNC_FAILED", data={"update": 41}))
+    scene.watch.note(Note(kind="SYNC_FAILED", data={"update": 41, "attempt": 9}))
     scene.tick()
     assert scene.metric("sync_failures_total") == 3
 

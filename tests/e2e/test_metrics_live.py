@@ -28,12 +28,14 @@ LIMIT_S = 90.0
 TOTALS = (
     "truestep_driver_produced_transitions_total",
     "truestep_driver_trained_transitions_total",
+    "truestep_driver_undone_transitions_total",
     "truestep_driver_dropped_transitions_total",
     "truestep_driver_env_steps_total",
     "truestep_driver_updates_total",
     "truestep_driver_episodes_total",
     "truestep_driver_lost_fragments_total",
     "truestep_driver_actor_restarts_total",
+    "truestep_driver_verified_updates_total",
 )
 
 
@@ -95,7 +97,8 @@ class Watching:
         produced = seen.get("truestep_driver_produced_transitions_total", 0.0)
         trained = seen.get("truestep_driver_trained_transitions_total", 0.0)
         dropped = seen.get("truestep_driver_dropped_transitions_total", 0.0)
-        assert produced == trained + dropped + seen.get("truestep_driver_in_flight_transitions", 0.0)
+        undone = seen.get("truestep_driver_undone_transitions_total", 0.0)
+        assert produced + undone == trained + dropped + seen.get("truestep_driver_in_flight_transitions", 0.0)
         for name in TOTALS:
             if name in seen:
                 assert seen[name] >= self.totals[name], name
@@ -149,6 +152,8 @@ def test_every_process_is_found_and_totals_hold_over_a_killed_actor_and_a_resume
             seen = scrape(address)
             role = instance.partition("-")[0]
             assert seen[{"actor": "truestep_actor_env_steps_total"}.get(role, f"truestep_{role}_updates_total")] > 0
+            if role == "learner":
+                assert seen["truestep_learner_verified_steps_total"] > 0
         os.kill(processes_of(os.getpid(), "ray::ActorProcess")[0], signal.SIGKILL)
         watching.until(lambda seen: seen.get("truestep_driver_actor_restarts_total", 0) == 1)
         updates = watching.totals["truestep_driver_updates_total"]
@@ -171,6 +176,7 @@ def test_every_process_is_found_and_totals_hold_over_a_killed_actor_and_a_resume
     outcome = beside(lambda stop: resume("r", out=tmp_path, stop=stop), again)
     assert outcome.status == "interrupted", outcome.verdict
     assert watching.totals["truestep_driver_actor_restarts_total"] == 1
+    assert watching.totals["truestep_driver_verified_updates_total"] > 0
 
 
 def test_a_run_that_is_to_serve_nothing_listens_nowhere(tmp_path: Path) -> None:
