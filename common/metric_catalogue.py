@@ -173,7 +173,7 @@ LEARNER_WEIGHTS_VERSION = Metric(
 LEARNER_SYNC_SECONDS = Metric(
     name="truestep_learner_sync_seconds",
     kind=Kind.HISTOGRAM,
-    help="Time that verified sync took of one order by phase: reduce is waiting for the other ranks.",
+    help="Time that verified sync took of one order by phase, if it had it: reduce is waiting for the other ranks.",
     label=SYNC_PHASE,
     buckets=PHASE_BUCKETS,
 )

@@ -16,6 +16,7 @@ class Phase(StrEnum):
 
     INTAKE = "intake"
     LEARN = "learn"
+    CLOSE = "close"  # all ranks agree on the state after the update, or undo it
     PUBLISH = "publish"
 
 

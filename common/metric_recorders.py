@@ -178,4 +178,5 @@ class LearnerMetrics:
         self._audited_steps.add(int(sync.audited))
         self._local_norm.set(sync.gradient_norm)
         for phase, duration in self._labels.known_only(SyncPhase, sync.seconds).items():
-            self._sync_seconds[phase].observe(duration)
+            if duration > 0:  # most updates are not audited, and a rank alone waits for nobody
+                self._sync_seconds[phase].observe(duration)

@@ -54,7 +54,7 @@ SUMMARY = FragmentSummary(
     gc_pause_ns=(900_000, 1_100_000),
 )
 UPDATE: dict[str, Any] = {
-    "seconds": {"intake": 0.001, "learn": 0.2, "publish": 0.002},
+    "seconds": {"intake": 0.001, "learn": 0.2, "close": 0.003, "publish": 0.002},
     "statistics": {"policy": -0.5, "value": 1.5},
     "learning_rate": 0.0003,
     "lag": 1,
@@ -70,7 +70,7 @@ SYNC = SyncReport(
     audited=True,
     reduced_bytes=4096,
     gradient_norm=0.75,
-    seconds={"reduce": 0.2, "verify": 0.003, "exchange": 0.001, "backup": 0.0005},
+    seconds={"reduce": 0.2, "verify": 0.003, "exchange": 0.001, "backup": 0.0005, "audit": 0.0},
 )
 VERIFICATION: dict[str, Any] = {
     "verified": 40,
@@ -265,6 +265,7 @@ def test_an_update_is_exported_number_by_number(registry: Registry) -> None:
         'truestep_learner_phase_seconds_bucket{le="0.1",phase="learn"}': 0,
         'truestep_learner_phase_seconds_bucket{le="0.25",phase="learn"}': 2,
         'truestep_learner_phase_seconds_sum{phase="learn"}': 0.4,
+        'truestep_learner_phase_seconds_count{phase="close"}': 2,
         'truestep_learner_statistic{statistic="policy"}': -0.25,
         'truestep_learner_statistic{statistic="value"}': 1.5,
         "truestep_learner_learning_rate": 0.0003,
