@@ -18,7 +18,8 @@ from deploy.conductor.messages import Cut, Handle, Held, SeatState
 from deploy.engines import Engine
 from learner.state import LearnerState
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, SCHEMA)  # 1 knows no chain and no rollbacks: none had happened
 MAX_DOCUMENT_BYTES = 4 * 2**30
 
 
@@ -66,6 +67,7 @@ def _conductor(cut: Cut) -> dict[str, Any]:
         "version": cut.version,
         "env_steps": cut.env_steps,
         "parameter_digest": cut.parameter_digest,
+        "chain": cut.chain,
         "accounts": cut.accounts.to_plain(),
         "seats": [
             {"actor": s.actor, "incarnation": s.incarnation, "restarts": s.restarts, "quarantined": s.quarantined}
@@ -95,10 +97,12 @@ def read_saved(checkpoint: Checkpoint) -> SavedRun:
 
 def _read(checkpoint: Checkpoint) -> SavedRun:
     plain = unpack_plain(checkpoint.documents["conductor"], what="conductor state", max_bytes=MAX_DOCUMENT_BYTES)
-    if plain.get("schema") != SCHEMA:
-        fix = "resume with the release that wrote it"
+    if plain.get("schema") not in READABLE:
         raise CheckpointError(
-            f"checkpoint {checkpoint.info.name}: schema", got=plain.get("schema"), allowed=SCHEMA, fix=fix
+            f"checkpoint {checkpoint.info.name}: schema",
+            got=plain.get("schema"),
+            allowed=" or ".join(str(schema) for schema in READABLE),
+            fix="resume with the release that wrote it",
         )
     learner = LearnerState.read(checkpoint.tensors, checkpoint.documents["learner"])
     documents = checkpoint.documents
@@ -115,6 +119,7 @@ def _read(checkpoint: Checkpoint) -> SavedRun:
         evaluation=_read_evaluation(plain["evaluation"]),
         final_evaluation=_read_evaluation(plain["final_evaluation"]),
         final=plain["final"],
+        chain=plain.get("chain", ""),
     )
     return SavedRun(info=checkpoint.info, learner=learner, cut=cut)
 

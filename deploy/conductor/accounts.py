@@ -9,6 +9,8 @@ from common.fragment import FragmentSummary
 
 SKIPPED = "skipped"  # every gradient step of the update was skipped for a non-finite gradient
 OLD_LEASE = "old_lease"  # made by a process that is no longer the actor
+OLD_TERM = "old_term"  # ordered before a rollback, arrived after it
+ROLLED_BACK = "rolled_back"  # trained in updates that a rollback has undone, or waiting when it came
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,11 +19,16 @@ class Accounts:
 
     Attributes:
         produced: counted when a fragment's summary reaches the driver.
-        trained: counted once, at commit.
+        trained: counted once, at commit; taken back by a rollback.
         dropped: by reason, counted at commit or at refusal.
         fragments_lost: fragments that an actor was making when it died; their transitions were never produced.
         voided: transitions of broken episodes, taken back before they were produced.
         episodes: episodes ended in produced fragments.
+        undone: transitions that rollbacks have taken out of `trained`. Only grows, as the next two do, so that sums
+            with what they are taken from never go back: trained + undone, committed + updates_undone,
+            env_steps + steps_undone.
+        updates_undone: committed updates that rollbacks have undone.
+        steps_undone: environment steps of those.
     """
 
     produced: int = 0
@@ -30,6 +37,9 @@ class Accounts:
     fragments_lost: int = 0
     voided: int = 0
     episodes: int = 0
+    undone: int = 0
+    updates_undone: int = 0
+    steps_undone: int = 0
 
     @property
     def dropped_total(self) -> int:
@@ -52,6 +62,14 @@ class Accounts:
         if transitions:
             self.dropped[reason] = self.dropped.get(reason, 0) + transitions
 
+    def undo(self, *, trained: int, updates: int, steps: int) -> None:
+        """A rollback: `updates` committed updates of `steps` steps, `trained` of them trained on, never happened."""
+        self.trained -= trained
+        self.drop(ROLLED_BACK, trained)
+        self.undone += trained
+        self.updates_undone += updates
+        self.steps_undone += steps
+
     def copy(self) -> Accounts:
         """The counts as they are now."""
         return Accounts(**self.to_plain())
@@ -65,4 +83,7 @@ class Accounts:
             "fragments_lost": self.fragments_lost,
             "voided": self.voided,
             "episodes": self.episodes,
+            "undone": self.undone,
+            "updates_undone": self.updates_undone,
+            "steps_undone": self.steps_undone,
         }

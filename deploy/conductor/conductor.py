@@ -3,27 +3,31 @@
 Time does not exist here, so neither can a race: two engines that deliver the same events get the same commands, and
 what an update is made of (which fragments, in which order, by which weights) depends on no arrival order at all.
 
-    committed   updates whose report has arrived
-    issued      updates told to the learner (at most one ahead, so the learner never waits for the driver)
-    Collect(j)  is told once committed = j - lag, with the weights after max(0, j - lag) updates
-    Update(j)   is told once every live seat's fragment for j is there
+    committed   updates that every rank agreed on
+    issued      updates told to the group of ranks (at most two ahead, so the ranks never wait for the driver)
+    floor       the update at which the term began: 0, or where the last rollback led to
+    Collect(j)  is told once committed = j - lag, with the weights after max(floor, j - lag) updates
+    Update(j)   is told once every live seat's fragment for j is there, and the group is formed
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from actors.evaluate import EvaluationResult
-from common.errors import EnvironmentFault, RunFailedError, TruestepError
-from deploy.conductor.accounts import OLD_LEASE, SKIPPED, Accounts
-from deploy.conductor.cuts import CutInProgress
-from deploy.conductor.evaluations import Evaluations
+from common.errors import RunFailedError, TruestepError
+from deploy.conductor import rank_notes
+from deploy.conductor.accounts import SKIPPED, Accounts
+from deploy.conductor.collection import Collection
+from deploy.conductor.cuts import Cuts
+from deploy.conductor.ending import Ending
+from deploy.conductor.evaluations import Evaluations, Publication
+from deploy.conductor.learners import Learners, RankEvent
 from deploy.conductor.messages import (
     ActorLost,
     ActorSnapshot,
     ActorStarted,
     CheckpointWritten,
-    Collect,
     Command,
     Cut,
     EvaluationMade,
@@ -31,23 +35,29 @@ from deploy.conductor.messages import (
     Fatal,
     Finish,
     FragmentMade,
+    GroupJoined,
     Handle,
     Held,
+    JoinFailed,
     LearnerSnapshot,
     LearnerStarted,
     Note,
-    SnapshotActor,
-    SnapshotLearner,
-    StartActor,
+    RankLost,
+    RankStarted,
+    RankUpdated,
+    RecordUpdate,
+    RollBack,
+    StateAdopted,
     StopAsked,
-    Update,
-    UpdateMade,
     WriteCheckpoint,
 )
+from deploy.conductor.orders import Order
+from deploy.conductor.outcomes import Astray, Ended, Joined, Made, Outcome, Voided
 from deploy.conductor.plan import Plan
-from deploy.conductor.seats import Seat, SeatStatus
-
-UPDATES_AHEAD = 2  # one running, one queued behind it
+from deploy.conductor.ranks import RankSeat
+from deploy.conductor.safe import SafePoint, extend_chain
+from deploy.conductor.seats import Seat
+from learner.reports import UpdateReport
 
 
 class Conductor:
@@ -56,63 +66,66 @@ class Conductor:
     Args:
         plan: what to do.
         versions: numbers for publications, in ascending order, each persisted before it is handed out.
+        initial: the state that ranks adopt at the start (the learner's of `resumed`, or another run's weights);
+            None = each makes its model by the seed.
         resumed: the cut to go on from.
     """
 
-    def __init__(self, plan: Plan, *, versions: Iterator[int], resumed: Cut | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        versions: Iterator[int],
+        initial: Handle | None = None,
+        resumed: Cut | None = None,
+    ) -> None:
         self.plan = plan
         self.accounts = Accounts() if resumed is None else resumed.accounts.copy()
         self.term = 0 if resumed is None else resumed.term
         self.committed = self.issued = 0 if resumed is None else resumed.update
         self.env_steps = 0 if resumed is None else resumed.env_steps
         self.version = 0
-        self.parameter_digest = ""
+        self.parameter_digest = "" if resumed is None else resumed.parameter_digest
+        self.chain = "" if resumed is None else resumed.chain
+        self.rollbacks = 0
         self.finish: Finish | None = None
-        self._steps_issued = self.env_steps
         self._versions = versions
-        self._weights: dict[int, tuple[int, Handle]] = {}
-        self._frames: dict[int, dict[int, Held]] = {}
-        self._issued_frames: dict[int, list[Held]] = {}
-        self._cuts: dict[int, CutInProgress] = {}
+        self._weights: dict[int, Publication] = {}
+        self._safe: SafePoint | None = None
+        self._trained: dict[int, int] = {}
+        self._rollbacks_in_a_row = 0
+        self._furthest = 0
+        self._cuts = Cuts()
+        self._collection = Collection(plan, self.accounts, self._cuts)
+        self._learners = Learners(plan, updates=self.committed, initial=initial)
         self._evaluations = Evaluations()
+        self._ending = Ending(plan)
         self._judged = None if resumed is None else resumed.evaluation
         self._barrier: int | None = None
-        self._final_update: int | None = None
-        self._stop_reason = ""
-        self._target_reached: float | None = None
         self._skipped_in_a_row = 0
-        self._started_at = self._last_cut = self.committed
-        self.seats = [Seat(actor=actor) for actor in range(plan.num_actors)]
-        self._snapshots: dict[int, bytes | None] = {}
+        self._began_at = self._last_cut = self.committed
         if resumed is not None:
-            self._take_up(resumed)
+            self._ending.judge(resumed.evaluation)
+            self._collection.take_up(resumed)
 
-    def _take_up(self, cut: Cut) -> None:
-        self.parameter_digest = cut.parameter_digest
-        if cut.evaluation is not None and self._reaches_target(cut.evaluation):
-            self._target_reached = cut.evaluation.mean
-        for update, frames in cut.frames.items():
-            self._frames[update] = {held.summary.actor: held for held in frames}
-        for state in cut.seats:
-            seat = self.seats[state.actor]
-            seat.restarts = state.restarts
-            seat.next_collect = cut.update + self.plan.policy_lag
-            seat.incarnation = state.incarnation + (state.snapshot is None)
-            if state.quarantined:
-                seat.status = SeatStatus.QUARANTINED
-            self._snapshots[state.actor] = state.snapshot
+    @property
+    def seats(self) -> list[Seat]:
+        """Every actor, by index."""
+        return self._collection.seats
+
+    @property
+    def ranks(self) -> list[RankSeat]:
+        """Every learner rank, by rank."""
+        return self._learners.seats
+
+    @property
+    def formation(self) -> int:
+        """Number of the last forming of the group of ranks."""
+        return self._learners.formation
 
     def begin(self) -> list[Command]:
-        """The first commands: actors start while the learner does."""
-        commands: list[Command] = []
-        for seat in self.seats:
-            if not seat.live:
-                continue
-            snapshot = self._snapshots.get(seat.actor)
-            commands.append(StartActor(actor=seat.actor, incarnation=seat.incarnation, snapshot=snapshot))
-            if seat.actor in self._snapshots and snapshot is None:
-                commands.append(Note(kind="ACTOR_NOT_RESTORED", data={"actor": seat.actor, "new": seat.incarnation}))
-        return commands
+        """The first commands: actors start while the ranks do."""
+        return [*self._learners.begin(), *self._collection.begin()]
 
     def handle(self, event: Event) -> list[Command]:
         """Take one event in; returns what is to be done now, in order."""
@@ -125,35 +138,23 @@ class Conductor:
 
     def waiting_for(self) -> str:
         """What the run waits for, in words, for the error of a deadline."""
-        starting = [f"actor {seat.actor} to start" for seat in self.seats if seat.status is SeatStatus.STARTING]
-        collecting = [f"actor {s.actor} to collect for update {s.outstanding[0]}" for s in self.seats if s.outstanding]
-        learning = [f"update {self.committed} to be made"] if self.issued > self.committed else []
-        if not self._weights:
-            learning.append("the learner to start")
-        cuts = self._cuts.values()
-        cutting = [f"checkpoint {cut.update}: {', '.join(cut.missing(self.seats)) or 'the disk'}" for cut in cuts]
-        return "; ".join(starting + collecting + learning + self._evaluations.words() + cutting) or "nothing"
+        awaited = self._collection.words() + self._learners.words()
+        return "; ".join(awaited + self._evaluations.words() + self._cuts.words(self.seats)) or "nothing"
 
     def _take_in(self, event: Event) -> Iterator[Command]:
         match event:
-            case LearnerStarted():
-                self._weights[event.updates] = (event.version, event.weights)
-                self.version = event.version
-                self.parameter_digest = event.parameter_digest
-                if self._complete():
-                    self._final_update = self.committed
+            case RankStarted() | StateAdopted() | GroupJoined() | JoinFailed() | RankLost():
+                yield from self._on_rank_event(event)
+            case LearnerStarted() | RankUpdated() | LearnerSnapshot():
+                yield from self._on_rank_event(event)
             case ActorStarted():
-                self.seats[event.actor].begin(event.lease)
+                self._collection.take_started(event)
             case FragmentMade():
-                yield from self._on_fragment(event)
-            case UpdateMade():
-                yield from self._on_update(event)
+                yield from self._collection.take_fragment(event, term=self.term)
             case ActorLost():
                 yield from self._on_loss(event)
             case ActorSnapshot():
-                self._on_actor_snapshot(event)
-            case LearnerSnapshot():
-                self._cuts[event.update].learner = event.state
+                self._collection.take_snapshot(event)
             case EvaluationMade():
                 yield from self._on_evaluation(event)
             case CheckpointWritten():
@@ -163,48 +164,157 @@ class Conductor:
             case Fatal():
                 yield self._finish("failed", str(event.error), event.error)
 
-    # ---- events ----------------------------------------------------------------------------------------------------
+    # ---- the actors' side ------------------------------------------------------------------------------------------
 
-    def _on_fragment(self, event: FragmentMade) -> Iterator[Command]:
-        summary = event.summary
-        seat = self.seats[summary.actor]
-        self.accounts.produce(summary)
-        if summary.lease != seat.lease or not seat.outstanding or seat.outstanding[0] != summary.update:
-            self.accounts.drop(OLD_LEASE, summary.num_valid)
-            yield Note(kind="FRAGMENT_REFUSED", data={"actor": seat.actor, "reason": OLD_LEASE})
+    def _on_loss(self, event: ActorLost) -> Iterator[Command]:
+        if not self._collection.holds_lease(event.actor, event.lease):
             return
-        seat.outstanding.pop(0)
-        held = Held(summary=summary, frame=event.frame)
-        self._frames.setdefault(summary.update, {})[seat.actor] = held
-        for cut in self._cuts.values():
-            cut.receive(held)
+        yield from self._collection.take_loss(event, term=self.term)
+        for update, final in self._evaluations.lose(event.actor):
+            yield self._give_up_evaluation(update, final=final)
+        error = self._collection.hopeless(event.actor)
+        if error is not None:
+            yield self._finish("failed", str(error), error)
 
-    def _on_update(self, event: UpdateMade) -> Iterator[Command]:
-        report = event.report
-        fragments = self._issued_frames.pop(report.update)
-        for held, verdict in zip(fragments, report.verdicts, strict=True):
-            self.env_steps += held.summary.num_valid
-            if verdict.refusal:
-                self.accounts.drop(verdict.refusal, held.summary.num_valid)
-                data = {"actor": held.summary.actor, "reason": verdict.refusal, "detail": verdict.detail}
-                yield Note(kind="FRAGMENT_REFUSED", data=data)
-            elif report.trained:
-                self.accounts.trained += held.summary.num_valid
-            else:
-                self.accounts.drop(SKIPPED, held.summary.num_valid)
+    def _on_evaluation(self, event: EvaluationMade) -> Iterator[Command]:
+        if not self._evaluations.done(event.update, final=event.final, result=event.result):
+            return
+        if event.result is None:
+            yield self._give_up_evaluation(event.update, final=event.final)
+            return
+        if not event.final and self._ending.judge(event.result):
+            self._ending.update = event.update
+        self._judge(event.update, event.final, event.result)
+
+    def _give_up_evaluation(self, update: int, *, final: bool) -> Note:
+        self._judge(update, final, None)
+        return Note(kind="EVALUATION_FAILED", data={"update": update})
+
+    def _judge(self, update: int, final: bool, result: EvaluationResult | None) -> None:
+        if self._barrier == update:
+            self._barrier = None
+        cut = self._cuts.get(update)
+        if cut is not None:
+            cut.evaluations[final] = result
+
+    # ---- the learner's side ----------------------------------------------------------------------------------------
+
+    def _on_rank_event(self, event: RankEvent) -> Iterator[Command]:
+        match event:
+            case LearnerStarted():
+                yield from self._on_published(event)
+            case LearnerSnapshot() if self._learners.holds_lease(event.rank, event.lease):
+                self._on_state(event)
+            case RankLost() if self._learner_is_done():
+                yield rank_notes.lost(self.ranks[event.rank], event)
+                return
+            case _:
+                pass
+        yield from self._obey(self._learners.take(event))
+        if isinstance(event, RankUpdated) and event.report.stop_asked and self.finish is None:
+            yield from self._on_stop(StopAsked(reason=f"{event.report.stop_asked} at learner rank {event.report.rank}"))
+
+    def _obey(self, results: Iterable[Command | Outcome]) -> Iterator[Command]:
+        """Carry on what the group of ranks has come to, in order."""
+        for result in results:
+            match result:
+                case Made():
+                    yield from self._commit(result.order)
+                case Voided():
+                    self._collection.fragments.take_back(result.update)
+                    self.issued = min(self.issued, result.update)
+                case Joined():
+                    yield from self._go_on()
+                case Astray():
+                    yield from self._roll_back(result.reason)
+                case Ended():
+                    yield self._finish("failed", str(result.error), result.error)
+                case _:
+                    yield result
+            if self.finish is not None:
+                return
+
+    def _go_on(self) -> Iterator[Command]:
+        """The group stands at `committed`: publish, unless the weights were published before."""
+        if self.committed in self._weights:
+            yield from self._learners.run()
+        else:
+            yield self._learners.publish(version=next(self._versions), term=self.term)
+
+    def _on_published(self, event: LearnerStarted) -> Iterator[Command]:
+        """Weights of the state as it is. Where those of an earlier update were lost with a rank, these act instead."""
+        published = (event.version, event.weights)
+        for update in range(max(self._collection.floor, self.committed - self.plan.policy_lag), self.committed):
+            self._weights.setdefault(update, published)
+        self._weights[self.committed] = published
+        self.version, self.parameter_digest = event.version, event.parameter_digest
+        for update, final in self._evaluations.supply(self.committed, published):
+            yield self._give_up_evaluation(update, final=final)
+        if self._ending.complete(self.env_steps):
+            self._ending.update = self.committed
+
+    def _on_state(self, event: LearnerSnapshot) -> None:
+        """A state that was asked for; behind an order that came to nothing it is of another update, and unwanted."""
+        cut = self._cuts.get(event.update)
+        if cut is not None and cut.learner is None:
+            cut.learner = event.state
+        if self._safe is None and event.update == self.committed:
+            self._safe = SafePoint(
+                update=self.committed,
+                env_steps=self.env_steps,
+                state=event.state,
+                parameter_digest=self.parameter_digest,
+                chain=self.chain,
+                evaluation=self._judged,
+            )
+
+    def _learner_is_done(self) -> bool:
+        """Whether nothing is wanted of the ranks any more: the last cut has their state."""
+        cut = self._cuts.get(self.committed)
+        return self.committed == self._ending.update and cut is not None and cut.learner is not None
+
+    def _commit(self, order: Order) -> Iterator[Command]:
+        report = order.merged()
+        yield from self._count(order.held, report)
+        self._collection.fragments.settle(report.update)
         self.committed = report.update + 1
         self.version, self.parameter_digest = report.version, report.parameter_digest
-        self._weights[self.committed] = (report.version, event.weights)
+        self.chain = extend_chain(
+            self.chain,
+            update=report.update,
+            parameter_digest=report.parameter_digest,
+            state_digest=report.state_digest,
+        )
+        if order.weights is not None:
+            self._weights[self.committed] = (report.version, order.weights)
         self._weights.pop(self.committed - self.plan.policy_lag - 1, None)
-        yield from self._on_skips(event)
+        if self.committed > self._furthest:
+            self._rollbacks_in_a_row = 0
+        yield RecordUpdate(report=report, chain=self.chain)
+        yield from self._on_skips(report)
         self._commit_cut()
         if self.plan.evaluates(self.committed):
             self._ask_evaluation(final=False)
-        if self._complete():
-            self._final_update = self.committed
+        if self._ending.complete(self.env_steps):
+            self._ending.update = self.committed
 
-    def _on_skips(self, event: UpdateMade) -> Iterator[Command]:
-        report = event.report
+    def _count(self, held: tuple[Held, ...], report: UpdateReport) -> Iterator[Note]:
+        trained = 0
+        for fragment, verdict in zip(held, report.verdicts, strict=True):
+            summary = fragment.summary
+            self.env_steps += summary.num_valid
+            if verdict.refusal:
+                self.accounts.drop(verdict.refusal, summary.num_valid)
+                data = {"actor": summary.actor, "reason": verdict.refusal, "detail": verdict.detail}
+                yield Note(kind="FRAGMENT_REFUSED", data=data)
+            elif report.trained:
+                trained += summary.num_valid
+            else:
+                self.accounts.drop(SKIPPED, summary.num_valid)
+        self.accounts.trained += trained
+        self._trained[report.update] = trained
+
+    def _on_skips(self, report: UpdateReport) -> Iterator[Command]:
         if report.skipped_steps:
             data = {"update": report.update, "steps": report.skipped_steps, "parameter": report.skipped_at}
             yield Note(kind="STEPS_SKIPPED", data=data)
@@ -219,68 +329,66 @@ class Conductor:
                 fix = "see the record for refused fragments and broken episodes; then resume"
             yield self._finish("failed", verdict, RunFailedError(verdict, fix=fix))
 
-    def _on_loss(self, event: ActorLost) -> Iterator[Command]:
-        seat = self.seats[event.actor]
-        if event.lease and seat.lease and event.lease != seat.lease:
-            return
-        seat.last_fault = event.cause if not event.detail else f"{event.cause}\n{event.detail}"
-        lost = seat.lose(max_restarts=self.plan.max_restarts)
-        self.accounts.fragments_lost += lost
-        for cut in self._cuts.values():
-            cut.lose(seat.actor, lost)
-        data = {"actor": seat.actor, "cause": event.cause, "detail": event.detail, "fragments_lost": lost}
-        yield Note(kind="ACTOR_LOST", data=data | {"new_incarnation": seat.incarnation})
-        for update, final in self._evaluations.lose(seat.actor):
-            yield from self._on_evaluation(EvaluationMade(update=update, final=final, result=None))
-        if seat.live:
-            yield StartActor(actor=seat.actor, incarnation=seat.incarnation, snapshot=None)
-            return
-        yield Note(kind="ACTOR_QUARANTINED", data={"actor": seat.actor, "restarts": seat.restarts})
-        if not any(other.live for other in self.seats):
-            yield self._finish_without_actors(seat)
+    # ---- rollback --------------------------------------------------------------------------------------------------
 
-    def _finish_without_actors(self, seat: Seat) -> Finish:
-        cause, _, detail = seat.last_fault.partition("\n")
-        error = EnvironmentFault(
-            f"no actor is left: each was lost {self.plan.max_restarts + 1} times; last, actor {seat.actor}: {cause}",
-            fix="mend what it names, then resume the run",
-            detail=detail,
+    def _roll_back(self, reason: str) -> Iterator[Command]:
+        """Back to the newest state that the driver holds; before there is one nothing was committed, so start over."""
+        safe = self._safe
+        if safe is None:
+            yield from self._obey(self._learners.start_over())
+            return
+        self._rollbacks_in_a_row += 1
+        self._furthest = max(self._furthest, self.committed)
+        if self._rollbacks_in_a_row > self.plan.max_rollbacks:
+            yield self._finish_astray(reason)
+            return
+        self.term += 1
+        self.rollbacks += 1
+        places = {"from_update": self.committed, "to_update": safe.update, "term": self.term, "reason": reason}
+        yield Note(kind="TRAINING_ROLLBACK", data=places)
+        yield RollBack(update=safe.update, term=self.term, reason=reason)
+        self._return_to(safe)
+        yield from self._obey(self._learners.roll_back(safe.state, updates=safe.update))
+
+    def _finish_astray(self, reason: str) -> Finish:
+        verdict = (
+            f"rolled back {self.plan.max_rollbacks} times without getting beyond update {self._furthest}: {reason}"
         )
-        return self._finish("failed", str(error), error)
+        fix = "see the record's SYNC_ and RANK_ events for who and where, mend that machine, then resume the run"
+        return self._finish("failed", verdict, RunFailedError(verdict, fix=fix))
 
-    def _on_actor_snapshot(self, event: ActorSnapshot) -> None:
-        seat, cut = self.seats[event.actor], self._cuts.get(event.update)
-        if cut is not None and event.lease == seat.lease:
-            cut.snapshots[seat.actor] = (seat.incarnation, event.snapshot)
+    def _return_to(self, safe: SafePoint) -> None:
+        """The learner's side as it was after `safe.update` updates; the actors' side lives on under the new term."""
+        undone = [update for update in self._trained if update >= safe.update]
+        self.accounts.undo(
+            trained=sum(self._trained.pop(update) for update in undone),
+            updates=self.committed - safe.update,
+            steps=self.env_steps - safe.env_steps,
+        )
+        self.committed = self.issued = self._began_at = self._last_cut = safe.update
+        self.env_steps, self.parameter_digest, self.chain = safe.env_steps, safe.parameter_digest, safe.chain
+        self._judged = safe.evaluation
+        self._weights.clear()
+        self._barrier = None
+        self._skipped_in_a_row = 0
+        self._evaluations.forget()
+        self._collection.roll_back(safe.update)
+        self._ending.reopen(safe.evaluation)
+        if self._ending.stop_reason:
+            self._ending.update = self._ending.stop_at(issued=self.issued, told=self._collection.told)
 
-    def _on_evaluation(self, event: EvaluationMade) -> Iterator[Command]:
-        self._evaluations.done(event.update, final=event.final)
-        if self._barrier == event.update:
-            self._barrier = None
-        if event.result is None:
-            yield Note(kind="EVALUATION_FAILED", data={"update": event.update})
-        elif self._reaches_target(event.result) and not event.final:
-            self._target_reached = event.result.mean
-            self._final_update = event.update
-        if event.update in self._cuts:
-            self._cuts[event.update].evaluations[event.final] = event.result
-
-    def _reaches_target(self, result: EvaluationResult) -> bool:
-        return self.plan.stop_at_return is not None and result.mean >= self.plan.stop_at_return
+    # ---- the end ---------------------------------------------------------------------------------------------------
 
     def _on_stop(self, event: StopAsked) -> Iterator[Command]:
-        """End at the first update whose cut no actor has been told to pass; one that was given up since counts too,
-        so that no fragment lies beyond the cut."""
-        if self._stop_reason:
+        if self._ending.stop_reason:
             return
-        self._stop_reason = event.reason
-        if self._final_update is None:
-            told = max(seat.next_collect for seat in self.seats)
-            self._final_update = max(self.issued, told - self.plan.policy_lag)
-        yield Note(kind="STOP_ASKED", data={"reason": event.reason, "ends_at_update": self._final_update})
+        self._ending.stop_reason = event.reason
+        if self._ending.update is None:
+            self._ending.update = self._ending.stop_at(issued=self.issued, told=self._collection.told)
+        yield Note(kind="STOP_ASKED", data={"reason": event.reason, "ends_at_update": self._ending.update})
 
     def _on_written(self, event: CheckpointWritten) -> Iterator[Command]:
-        cut = self._cuts.pop(event.update)
+        cut = self._cuts.done(event.update)
         for seat in self.seats:
             seat.snapshot_told.discard(event.update)
         if event.error:
@@ -290,16 +398,12 @@ class Conductor:
         if event.error:
             error = RunFailedError(f"the last checkpoint could not be written: {event.error}")
             yield self._finish("failed", str(error), error)
-        elif self._stop_reason and not self._complete():
-            yield self._finish("interrupted", f"{self._stop_reason}: checkpointed at update {cut.update}, resumable")
         else:
-            reached, target = self._target_reached, self.plan.stop_at_return
-            why = (
-                f"{self.env_steps:,} steps done"
-                if reached is None
-                else f"mean return {reached:g} reached the target {target:g}"
-            )
-            yield self._finish("finished", why)
+            yield self._finish(*self._ending.status(update=cut.update, env_steps=self.env_steps))
+
+    def _finish(self, status: str, verdict: str, error: TruestepError | None = None) -> Finish:
+        self.finish = Finish(status=status, verdict=verdict, error=error)
+        return self.finish
 
     # ---- decisions -------------------------------------------------------------------------------------------------
 
@@ -307,109 +411,90 @@ class Conductor:
         """Everything that has become possible."""
         if not self._weights:
             return
-        yield from self._open_cut_if_due()
-        for seat in self.seats:
-            yield from self._tell_seat(seat)
-        yield from self._tell_learner()
-        yield from self._close_run()
+        self._open_cut_if_due()
+        yield from self._collection.tell(term=self.term, until=self._collect_until(), weights=self._weights)
+        yield from self._tell_learners()
+        self._close_run()
+        yield from self._ask_states()
         yield from self._evaluations.tell(self.seats)
         yield from self._write_cuts()
 
-    def _tell_seat(self, seat: Seat) -> Iterator[Command]:
-        """The next steps of a seat's program, as far as they may be told."""
-        while seat.running:
-            for update, cut in sorted(self._cuts.items()):
-                due = update + self.plan.policy_lag == seat.next_collect and seat.actor not in cut.snapshots
-                if due and update not in seat.snapshot_told:
-                    seat.snapshot_told.add(update)
-                    yield SnapshotActor(actor=seat.actor, update=update)
-            if not self._may_collect(seat.next_collect):
-                return
-            basis = max(0, seat.next_collect - self.plan.policy_lag)
-            version, weights = self._weights[basis]
-            seat.outstanding.append(seat.next_collect)
-            yield Collect(actor=seat.actor, update=seat.next_collect, term=self.term, version=version, weights=weights)
-            seat.next_collect += 1
-
-    def _may_collect(self, update: int) -> bool:
-        """Whether the fragment for `update` may be begun."""
+    def _collect_until(self) -> int:
+        """The first update for which no fragment may be begun yet."""
         frontier = self.committed + self.plan.policy_lag
-        if self._final_update is not None:
-            return update < min(frontier + 1, self._final_update + self.plan.policy_lag)
-        return update < frontier or (update == frontier and self._barrier is None)
+        if self._ending.update is not None:
+            return min(frontier + 1, self._ending.update + self.plan.policy_lag)
+        return frontier + (self._barrier is None)
 
-    def _tell_learner(self) -> Iterator[Command]:
+    def _tell_learners(self) -> Iterator[Command]:
         while self._may_update():
-            frames = self._frames.pop(self.issued)
-            ordered = [frames[actor] for actor in sorted(frames)]
-            self._issued_frames[self.issued] = ordered
-            self._steps_issued += sum(held.summary.num_valid for held in ordered)
-            yield Update(
-                update=self.issued,
-                term=self.term,
-                version=next(self._versions),
-                frames=tuple(held.frame for held in ordered),
-            )
+            yield from self._ask_states()
+            held = self._collection.fragments.issue(self.issued)
+            yield self._learners.order(held, update=self.issued, term=self.term, version=next(self._versions))
             self.issued += 1
-            yield from self._open_cut_if_due()
+            self._open_cut_if_due()
 
     def _may_update(self) -> bool:
-        if self.issued - self.committed >= UPDATES_AHEAD or self._barrier is not None:
+        if not self._learners.takes_update or self._safe is None or self._barrier is not None:
             return False
-        if self._steps_issued >= self.plan.total_steps or self.issued == self._final_update:
+        steps = self.env_steps + self._collection.fragments.steps_issued
+        if steps >= self.plan.total_steps or self.issued == self._ending.update:
             return False
         if self.plan.stop_at_return is not None and self.issued > self.committed and self.plan.evaluates(self.issued):
             return False
-        frames = self._frames.get(self.issued, {})
-        return bool(frames) and all(seat.actor in frames for seat in self.seats if seat.live)
+        return self._collection.fragments.complete(self.issued, self.seats)
 
-    def _complete(self) -> bool:
-        return self.env_steps >= self.plan.total_steps or self._target_reached is not None
+    def _ask_states(self) -> Iterator[Command]:
+        """Right behind Update(k - 1) in the queue of place 0: of a cut there, and of the first safe state."""
+        if not self._learners.ready:
+            return
+        yield from self._miss_cuts()
+        cut = self._cuts.get(self.issued)
+        if self._safe is None or (cut is not None and cut.learner is None):
+            asked = self._learners.snapshot(self.issued)
+            if asked is not None:
+                yield asked
+
+    def _miss_cuts(self) -> Iterator[Note]:
+        """Whose state was lost with its rank after the group had gone on: no rank holds it any more."""
+        for cut in self._cuts.unwritten:
+            lost = cut.learner is None and not self._learners.awaits_state(cut.update)
+            if lost and cut.update < self.committed:
+                self._collection.give_up_cut(cut)
+                yield Note(kind="CHECKPOINT_MISSED", data={"update": cut.update})
 
     # ---- cuts and evaluations --------------------------------------------------------------------------------------
 
-    def _open_cut_if_due(self) -> Iterator[Command]:
+    def _open_cut_if_due(self) -> None:
         """Right behind Update(k - 1) in the learner's queue, and behind Collect(k + lag - 1) in each actor's."""
-        last = self.issued == self._final_update and self.issued not in self._cuts
+        last = self.issued == self._ending.update and self.issued not in self._cuts
         if last or (self.plan.cuts(self.issued) and self.issued > self._last_cut):
-            self._last_cut = self.issued
-            yield from self._open_cut(self.issued)
+            self._last_cut = max(self._last_cut, self.issued)
+            self._open_cut(self.issued)
 
-    def _close_run(self) -> Iterator[Command]:
+    def _close_run(self) -> None:
         """Once the last update is committed: what its cut holds beyond the others."""
-        if self.committed != self._final_update or self._barrier is not None:
+        if self.committed != self._ending.update or self._barrier is not None:
             return
+        if self.committed not in self._cuts:  # complete only now: it was not known to be the last when it was told
+            self._open_cut(self.committed)
         cut = self._cuts.get(self.committed)
-        if cut is None:  # complete only now: the last update was not known to be the last when it was told
-            yield from self._open_cut(self.committed)
-            cut = self._cuts[self.committed]
+        assert cut is not None
         if not cut.final and not cut.written:  # one that is being written is complete; the last one comes after it
             cut.final = True
-            if self._complete():
+            if self._ending.complete(self.env_steps):
                 cut.evaluations_due.add(True)
                 self._ask_evaluation(final=True)
 
-    def _open_cut(self, update: int) -> Iterator[Command]:
+    def _open_cut(self, update: int) -> None:
         later = range(update, update + self.plan.policy_lag)
-        frames = {j: dict(self._frames.get(j, {})) for j in later}
-        cut = self._cuts[update] = CutInProgress(update=update, frames=frames)
-        if self.plan.evaluates(update) and update > self._started_at:
+        cut = self._cuts.open(update, {j: self._collection.fragments.of(j) for j in later})
+        if self.plan.evaluates(update) and update > self._began_at:
             cut.evaluations_due.add(False)
-        elif update == self._started_at:
+        elif update == self._began_at:
             cut.evaluations[False] = self._judged
         if self.committed == update:
             self._commit_cut()
-        yield SnapshotLearner(update=update)
-
-    def _write_cuts(self) -> Iterator[Command]:
-        """In order of updates, so the run's last cut is also the last to be written, and no evaluation is passed by."""
-        for _, cut in sorted(self._cuts.items()):
-            if cut.written:
-                continue
-            if cut.missing(self.seats):
-                return
-            cut.written = True
-            yield WriteCheckpoint(cut=cut.assemble(self.seats))
 
     def _commit_cut(self) -> None:
         cut = self._cuts.get(self.committed)
@@ -417,15 +502,17 @@ class Conductor:
             return
         cut.accounts = self.accounts.copy()
         cut.term, cut.version = self.term, self.version
-        cut.env_steps, cut.parameter_digest = self.env_steps, self.parameter_digest
+        cut.env_steps, cut.parameter_digest, cut.chain = self.env_steps, self.parameter_digest, self.chain
+
+    def _write_cuts(self) -> Iterator[Command]:
+        for cut in self._cuts.complete(self.seats):
+            self._safe = SafePoint.of(cut)
+            self._trained = {update: trained for update, trained in self._trained.items() if update >= cut.update}
+            yield WriteCheckpoint(cut=cut)
 
     def _ask_evaluation(self, *, final: bool) -> None:
         episodes = self.plan.final_episodes if final else self.plan.episodes
-        weights = self._weights[self.committed][1]
-        self._evaluations.ask(self.committed, final=final, weights=weights, episodes=episodes)
+        published = self._weights.get(self.committed)
+        self._evaluations.ask(self.committed, final=final, published=published, episodes=episodes)
         if self.plan.stop_at_return is not None and not final:
             self._barrier = self.committed
-
-    def _finish(self, status: str, verdict: str, error: TruestepError | None = None) -> Finish:
-        self.finish = Finish(status=status, verdict=verdict, error=error)
-        return self.finish

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from actors.evaluate import EvaluationResult
@@ -30,6 +30,7 @@ class CutInProgress:
     version: int = 0
     env_steps: int = 0
     parameter_digest: str = ""
+    chain: str = ""
     snapshots: dict[int, tuple[int, bytes | None]] = field(default_factory=dict)
     evaluations_due: set[bool] = field(default_factory=set)
     evaluations: dict[bool, EvaluationResult | None] = field(default_factory=dict)
@@ -62,6 +63,12 @@ class CutInProgress:
         if self.accounts is not None:  # else it is in the accounts that the commit will copy
             self.accounts.produce(held.summary)
 
+    def drop(self, held: Held, reason: str) -> None:
+        """A fragment has arrived that is of no use: before this cut, unless its actor's state for it had arrived."""
+        if self.accounts is not None and held.summary.actor not in self.snapshots:
+            self.accounts.produce(held.summary)
+            self.accounts.drop(reason, held.summary.num_valid)
+
     def lose(self, actor: int, fragments: int) -> None:
         """An actor was lost: before this cut, unless its state for the cut had arrived already."""
         if self.accounts is not None and actor not in self.snapshots:
@@ -84,6 +91,7 @@ class CutInProgress:
             evaluation=self.evaluations.get(False),
             final_evaluation=self.evaluations.get(True),
             final=self.final,
+            chain=self.chain,
         )
 
     def _seat_state(self, seat: Seat) -> SeatState:
@@ -95,3 +103,50 @@ class CutInProgress:
             quarantined=not seat.live,
             snapshot=snapshot,
         )
+
+
+class Cuts:
+    """Every cut that is open: in the making, or being written."""
+
+    def __init__(self) -> None:
+        self._cuts: dict[int, CutInProgress] = {}
+
+    def __contains__(self, update: int) -> bool:
+        return update in self._cuts
+
+    def get(self, update: int) -> CutInProgress | None:
+        """The cut after `update` updates."""
+        return self._cuts.get(update)
+
+    @property
+    def unwritten(self) -> list[CutInProgress]:
+        """Those in the making, in the order of updates."""
+        return [cut for _, cut in sorted(self._cuts.items()) if not cut.written]
+
+    def open(self, update: int, frames: dict[int, dict[int, Held]]) -> CutInProgress:
+        """Begin a cut after `update` updates, with what is in hand of the fragments it holds."""
+        assert update not in self._cuts
+        cut = self._cuts[update] = CutInProgress(update=update, frames=frames)
+        return cut
+
+    def complete(self, seats: list[Seat]) -> Iterator[Cut]:
+        """Those that may be written now. In the order of updates, so the run's last cut is also the last to be written,
+        and no evaluation is passed by."""
+        for cut in self.unwritten:
+            if cut.missing(seats):
+                return
+            cut.written = True
+            yield cut.assemble(seats)
+
+    def done(self, update: int) -> CutInProgress:
+        """A cut is on disk, or could not be written."""
+        return self._cuts.pop(update)
+
+    def drop(self, update: int) -> None:
+        """Give a cut up."""
+        del self._cuts[update]
+
+    def words(self, seats: list[Seat]) -> list[str]:
+        """What is awaited."""
+        missing = {cut.update: ", ".join(cut.missing(seats)) for cut in self._cuts.values()}
+        return [f"checkpoint {update}: {what or 'the disk'}" for update, what in missing.items()]

@@ -27,7 +27,7 @@ class LearnerStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStarted:
-    """A rank's process is there, its model made, by its own seed or from the state it was told to adopt at the start."""
+    """A rank's process is there, and its model made by the seed."""
 
     rank: int
     lease: str
@@ -100,14 +100,6 @@ class FragmentMade:
 
     summary: FragmentSummary
     frame: Handle
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMade:
-    """An order was carried out; `weights` is the new publication."""
-
-    report: UpdateReport
-    weights: Handle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +176,6 @@ Event = (
     | RankLost
     | ActorStarted
     | FragmentMade
-    | UpdateMade
     | ActorLost
     | ActorSnapshot
     | LearnerSnapshot
@@ -347,6 +338,7 @@ class Cut:
         version: last version published.
         env_steps: valid transitions of committed updates.
         parameter_digest: after `update` updates.
+        chain: of the digests of all its updates; "" before the first, and in checkpoints of older releases.
         accounts: at the cut; in flight are exactly the transitions of `frames`.
         learner: handle of the learner's state.
         seats: the actors, each after the collects that `frames` holds.
@@ -368,6 +360,7 @@ class Cut:
     evaluation: EvaluationResult | None
     final_evaluation: EvaluationResult | None
     final: bool
+    chain: str = ""
 
     @property
     def score(self) -> float | None:
@@ -408,10 +401,16 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordUpdate:
-    """An update is committed; `report` is that of the whole group: verdicts of all fragments in the order of actors,
-    gaps summed, the largest lag, everything else from the rank at place 0."""
+    """An update is committed.
+
+    Attributes:
+        report: of the whole group: verdicts of all fragments in the order of actors, gaps summed, the largest lag,
+            everything else from the rank at place 0 (if that was lost while closing the update, from the next).
+        chain: of the digests of all updates up to this one.
+    """
 
     report: UpdateReport
+    chain: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

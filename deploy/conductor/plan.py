@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from common.errors import ConfigError
@@ -23,6 +24,16 @@ class Plan:
             update at which the run ends does not depend on timing.
         max_restarts: restarts of one actor before it is given up.
         max_skipped_updates: consecutive updates without a committed step before the run is given up.
+        num_ranks: learner ranks.
+        max_rank_restarts: restarts of one rank within `rank_restart_window` commits before the run is given up.
+        rank_restart_window: in commits of the group.
+        max_sync_failures: consecutive failures to sync, though every rank lives, before training is rolled back (or, if
+            the ranks cannot even meet, the run is given up).
+        max_rollbacks: rollbacks without an update beyond where the first of them began, before the run is given up.
+        audit_every: updates between recomputations of one rank's gradient by others; 0 = never.
+        straggler_s: a rank has so long to answer once another has given up on it, or is gone. Longer than it takes to
+            notice that another rank is gone, else those that wait for it are taken for lost as well.
+        slow_rank_s: a rank for which the others wait longer in one update is noted.
     """
 
     num_actors: int
@@ -35,16 +46,28 @@ class Plan:
     stop_at_return: float | None = None
     max_restarts: int = 3
     max_skipped_updates: int = 3
+    num_ranks: int = 1
+    max_rank_restarts: int = 3
+    rank_restart_window: int = 1000
+    max_sync_failures: int = 3
+    max_rollbacks: int = 3
+    audit_every: int = 0
+    straggler_s: float = 10.0
+    slow_rank_s: float = 1.0
 
     def __post_init__(self) -> None:
         if self.policy_lag not in (0, 1):
             raise ConfigError("policy_lag", got=self.policy_lag, allowed="0 or 1")
-        for name in ("num_actors", "total_steps"):
+        for name in ("num_actors", "total_steps", "num_ranks", "rank_restart_window", "max_sync_failures"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, got=getattr(self, name), allowed="1 or more")
-        for name in ("checkpoint_every", "max_restarts", "max_skipped_updates"):
+        counts = ("checkpoint_every", "max_restarts", "max_skipped_updates", "max_rank_restarts", "max_rollbacks")
+        for name in (*counts, "audit_every"):
             if getattr(self, name) < 0:
                 raise ConfigError(name, got=getattr(self, name), allowed="0 or more")
+        for name in ("straggler_s", "slow_rank_s"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ConfigError(name, got=getattr(self, name), allowed="above 0, finite")
 
     def evaluates(self, update: int) -> bool:
         """Whether the weights after `update` updates are evaluated."""

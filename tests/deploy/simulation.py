@@ -1,8 +1,8 @@
 """A run without processes: the conductor's commands are obeyed by hash chains, its events arrive in any order.
 
-    commands ──► a queue per actor, one for the learner, one for the disk ──a random generator picks one──► event
+    commands ──► a queue per actor, one per rank, one for the disk ──a random generator picks one──► event
 
-What an actor or the learner would compute is a digest of everything that went into it, so two runs that compute the
+What an actor or a rank would compute is a digest of everything that went into it, so two runs that compute the
 same have the same digests, and a digest that depends on the order of delivery shows. Every event is followed by checks
 of what must always hold; a run in which nothing is left to happen fails at once and says what it waits for.
 """
@@ -14,7 +14,6 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any
 
 from actors.env.lanes import LaneFacts
@@ -34,27 +33,29 @@ from deploy.conductor.messages import (
     Event,
     Finish,
     FragmentMade,
-    LearnerSnapshot,
     LearnerStarted,
     Note,
+    RecordUpdate,
+    RollBack,
     SnapshotActor,
-    SnapshotLearner,
     StartActor,
     StopAsked,
-    Update,
-    UpdateMade,
     WriteCheckpoint,
 )
 from deploy.conductor.plan import Plan
-from learner.reports import FragmentVerdict, UpdateReport
+from deploy.conductor.safe import extend_chain
+from learner.reports import OrderStatus
+from tests.deploy.simulated_ranks import (
+    Frame,
+    LearnerContent,
+    RankFaults,
+    RankProcess,
+    SimulatedRanks,
+    digest,
+)
 
 FACTS = LaneFacts(vectorised="sync", autoreset="NextStep", seeding="per_episode", restorable=True, reason="")
 MAX_EVENTS = 20_000
-
-
-def digest(*parts: object) -> str:
-    """A digest of values, by their text."""
-    return sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def summary_of(**fields: Any) -> FragmentSummary:
@@ -81,35 +82,6 @@ def summary_of(**fields: Any) -> FragmentSummary:
     return FragmentSummary(**(usual | fields))
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """A publication: its content is `parameters`, after `update` updates."""
-
-    version: int
-    update: int
-    parameters: str
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A fragment: its content is `digest`."""
-
-    actor: int
-    update: int
-    incarnation: int
-    sequence: int
-    basis: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class LearnerContent:
-    """What a learner's snapshot holds."""
-
-    updates: int
-    parameters: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """What goes wrong.
@@ -123,6 +95,7 @@ class Faults:
         evaluation: probability that an evaluation fails.
         checkpoint: probability that a checkpoint cannot be written.
         restorable: whether actors can be snapshotted.
+        ranks: what goes wrong with learner ranks.
     """
 
     loss: float = 0.0
@@ -133,6 +106,7 @@ class Faults:
     evaluation: float = 0.0
     checkpoint: float = 0.0
     restorable: bool = True
+    ranks: RankFaults = field(default_factory=RankFaults)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,6 +130,25 @@ class _Ledger:
     produced: int = 0
     trained: int = 0
     dropped: int = 0
+    trained_in: dict[int, int] = field(default_factory=dict)
+
+    def commit(self, update: int, frames: list[Frame], accepted: list[bool]) -> None:
+        """An update is committed: its fragments are no longer in flight."""
+        self.trained_in[update] = 0
+        for frame, used in zip(frames, accepted, strict=True):
+            number = self.in_flight.pop(frame.digest)
+            if used:
+                self.trained += number
+                self.trained_in[update] += number
+            else:
+                self.dropped += number
+
+    def roll_back(self, update: int) -> None:
+        """What was trained from `update` on, and all that is in flight, is dropped."""
+        undone = sum(self.trained_in.pop(each) for each in [u for u in self.trained_in if u >= update])
+        self.trained -= undone
+        self.dropped += undone + sum(self.in_flight.values())
+        self.in_flight.clear()
 
 
 class Simulation:
@@ -181,7 +174,8 @@ class Simulation:
         first = 0 if resumed is None else resumed.version + 10
         self._numbers = itertools.count(first)
         self.versions: list[int] = []
-        self.conductor = Conductor(plan, versions=self._count_versions(), resumed=resumed)
+        initial = None if resumed is None else resumed.learner
+        self.conductor = Conductor(plan, versions=self._count_versions(), initial=initial, resumed=resumed)
         self.plan = plan
         self.faults = faults or Faults()
         self.stop_at = stop_at
@@ -196,15 +190,18 @@ class Simulation:
         self.trained: list[bool] = []
         self.num_events = 0
         self._random = random.Random(seed)
-        self._parameters = "initial" if resumed is None else resumed.learner.parameters
-        self._updates = self.started_at
+        self.ranks = SimulatedRanks(self._random, self.faults.ranks, refusal=self.faults.refusal, skip=self.faults.skip)
+        self.floor = 0
+        self.rolled_back: list[RollBack] = []
+        self.committed_in: list[tuple[int, int]] = []
+        self.digest_chain = "" if resumed is None else resumed.chain
+        self._chains = {self.started_at: self.digest_chain}
+        self._agreed: set[int] = set()
         self._processes: dict[int, _Process] = {}
         self._dying: deque[_Process] = deque()
         self._late: deque[Event] = deque()
-        self._learner: deque[Command] = deque()
         self._disk: deque[Cut] = deque()
         self._leases = itertools.count()
-        self._learner_started = False
         self._ledger = _Ledger()
         if resumed is not None:
             self._take_up(resumed)
@@ -231,9 +228,7 @@ class Simulation:
         return self.conductor.finish
 
     def begin(self) -> None:
-        """Start the learner and the actors."""
-        self._first_version = next(self._numbers)
-        self.versions.append(self._first_version)
+        """Start ranks and actors."""
         self._carry_out(self.conductor.begin())
 
     def step(self) -> None:
@@ -249,30 +244,47 @@ class Simulation:
     def deliver(self, event: Event) -> None:
         """Have the conductor take in `event`, obey it, and check what must always hold."""
         self.num_events += 1
+        before = self._progress()
         commands = self.conductor.handle(event)
         self._count(event, commands)
         self._carry_out(commands)
         self._check_accounts()
+        assert self._progress() >= before, "a total has gone back"
         if self.conductor.finish is None:
             assert self.conductor.waiting_for() != "nothing"
+
+    def _progress(self) -> tuple[int, ...]:
+        """Totals that only grow, rollbacks or not."""
+        conductor, accounts = self.conductor, self.conductor.accounts
+        updates = conductor.committed + accounts.updates_undone
+        return (updates, conductor.env_steps + accounts.steps_undone, accounts.trained + accounts.undone)
 
     def _next_event(self) -> Event | None:
         if self._random.random() < self.faults.loss and self._processes:
             self.kill(self._random.choice(sorted(self._processes)))
-        sources: list[object] = [process for _, process in sorted(self._processes.items()) if process.queue]
-        sources += [s for s in (self._dying, self._late, self._disk) if s]
-        if not self._learner_started or self._learner:
-            sources.append(self._learner)
-        if not sources:
-            return None
-        source = self._random.choice(sources)
+        self.ranks.fail_at_random()
+        event = None
+        while event is None:
+            sources: list[object] = [process for _, process in sorted(self._processes.items()) if process.queue]
+            sources += [s for s in (self._dying, self._late, self._disk) if s]
+            sources += self.ranks.sources()
+            if not sources:
+                sources = [process for process in [self.ranks.overdue()] if process is not None]
+            if not sources:
+                return None
+            event = self._act(self._random.choice(sources))
+        return event
+
+    def _act(self, source: object) -> Event | None:
+        if isinstance(source, RankProcess):
+            return self.ranks.act(source)
         if source is self._dying:
             return self._report_loss(self._dying.popleft())
         if source is self._late:
             return self._late.popleft()
         if source is self._disk:
             return self._write(self._disk.popleft())
-        return self._as_learner() if source is self._learner else self._as_actor(source)  # type: ignore[arg-type]
+        return self._as_actor(source)  # type: ignore[arg-type]
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
@@ -281,22 +293,23 @@ class Simulation:
                     self._start(command)
                 case Collect() | SnapshotActor() | Evaluate():
                     if isinstance(command, Collect):
-                        assert command.weights.update == max(0, command.update - self.plan.policy_lag)
-                        assert command.weights.version == command.version
+                        self._check_weights(command)
                     if command.actor in self._processes:  # else its loss is on the way to the conductor
                         self._processes[command.actor].queue.append(command)
-                case Update() | SnapshotLearner():
-                    self._learner.append(command)
-                    ahead = [queued for queued in self._learner if isinstance(queued, Update)]
-                    assert len(ahead) <= 2, "more than one update behind the one that runs"
                 case WriteCheckpoint():
                     self._check_cut(command.cut)
                     self.cuts.append(command.cut)
                     self._disk.append(command.cut)
                 case Note():
                     self.notes.append(command)
+                case RecordUpdate():
+                    self._commit(command)
+                case RollBack():
+                    self._roll_back(command)
                 case Finish():
                     assert command is self.conductor.finish
+                case _:
+                    self.ranks.carry_out(command)
 
     # ---- actors ----------------------------------------------------------------------------------------------------
 
@@ -397,55 +410,41 @@ class Simulation:
         cause = f"actor {process.actor} ({process.lease}) ended"
         return ActorLost(actor=process.actor, lease=process.lease, cause=cause, detail=f"traceback of {process.lease}")
 
-    # ---- learner and disk ------------------------------------------------------------------------------------------
+    # ---- records and disk ------------------------------------------------------------------------------------------
 
-    def _as_learner(self) -> Event:
-        if not self._learner_started:
-            self._learner_started = True
-            first = Weights(self._first_version, self._updates, self._parameters)
-            return LearnerStarted(
-                version=first.version, updates=first.update, weights=first, parameter_digest=first.parameters
-            )
-        command = self._learner.popleft()
-        if isinstance(command, SnapshotLearner):
-            assert command.update == self._updates
-            return LearnerSnapshot(update=command.update, state=LearnerContent(self._updates, self._parameters))
-        assert isinstance(command, Update)
-        return self._update(command)
-
-    def _update(self, command: Update) -> UpdateMade:
-        frames: tuple[Frame, ...] = command.frames
-        assert command.update == self._updates
-        assert all(frame.update == command.update for frame in frames)
-        assert all(frame.basis == max(0, command.update - self.plan.policy_lag) for frame in frames)
+    def _commit(self, command: RecordUpdate) -> None:
+        """What is committed was made by every rank that could still say so, once in a term, on what went before."""
+        report = command.report
+        attempt = self.ranks.attempts[report.attempt]
+        frames = list(attempt.frames)
+        assert report.status is OrderStatus.MADE
+        assert report.verdicts == attempt.verdicts or self.ranks.losses or self.faults.ranks.partial
+        assert report.update == (max(self.chain, default=self.started_at - 1) + 1)
+        assert all(frame.update == report.update for frame in frames)
+        assert all(frame.basis == max(self.floor, report.update - self.plan.policy_lag) for frame in frames)
         assert [frame.actor for frame in frames] == sorted({frame.actor for frame in frames})
-        refused = [self._random.random() < self.faults.refusal for _ in frames]
-        skipped = self._random.random() < self.faults.skip
-        trained = not skipped and not all(refused)
-        accepted = tuple(frame.digest for frame, no in zip(frames, refused, strict=True) if not no)
-        if trained:
-            self._parameters = digest(self._parameters, command.update, accepted)
-        self._updates += 1
-        self.trained.append(trained)
-        self.chain[command.update] = (self._parameters, tuple(frame.digest for frame in frames))
-        self.collects_of_updates[command.update] = list(frames)
-        report = UpdateReport(
-            update=command.update,
-            term=command.term,
-            version=command.version,
-            trained=trained,
-            verdicts=tuple(FragmentVerdict(refusal="stale" if no else "", detail="", num_valid=0) for no in refused),
-            steps=int(trained),
-            skipped_steps=int(skipped),
-            skipped_at="body.0.weight" if skipped else "",
-            lag=0,
-            gaps=0,
-            parameter_digest=self._parameters,
-            learning_rate=0.1,
-            statistics={},
-            seconds={},
+        self.committed_in.append((report.term, report.update))
+        self.trained.append(report.trained)
+        self.chain[report.update] = (report.parameter_digest, tuple(frame.digest for frame in frames))
+        self.collects_of_updates[report.update] = frames
+        self._agreed.add(report.version)
+        self._ledger.commit(report.update, frames, [report.trained and not v.refusal for v in report.verdicts])
+        self.digest_chain = self._chains[report.update + 1] = extend_chain(
+            self.digest_chain,
+            update=report.update,
+            parameter_digest=report.parameter_digest,
+            state_digest=report.state_digest,
         )
-        return UpdateMade(report=report, weights=Weights(command.version, self._updates, self._parameters))
+        assert command.chain == self.digest_chain
+
+    def _roll_back(self, command: RollBack) -> None:
+        assert command.term == self.conductor.term
+        self.rolled_back.append(command)
+        self.floor = command.update
+        self.chain = {update: made for update, made in self.chain.items() if update < command.update}
+        self.digest_chain = self._chains[command.update]
+        self._ledger.roll_back(command.update)
+        self._agreed.clear()
 
     def _write(self, cut: Cut) -> CheckpointWritten:
         if self._random.random() < self.faults.checkpoint:
@@ -464,14 +463,15 @@ class Simulation:
             else:
                 assert event.summary.lease == self.conductor.seats[event.summary.actor].lease
                 ledger.in_flight[event.frame.digest] = number
-        elif isinstance(event, UpdateMade):
-            frames = self.collects_of_updates[event.report.update]
-            for frame, verdict in zip(frames, event.report.verdicts, strict=True):
-                number = ledger.in_flight.pop(frame.digest)
-                if event.report.trained and not verdict.refusal:
-                    ledger.trained += number
-                else:
-                    ledger.dropped += number
+        elif isinstance(event, LearnerStarted):
+            self._agreed.add(event.version)
+
+    def _check_weights(self, command: Collect) -> None:
+        """Only weights act that every rank agreed on, in this term, and of the right update."""
+        assert command.weights.update == max(self.floor, command.update - self.plan.policy_lag)
+        assert command.weights.version == command.version
+        assert command.version in self._agreed
+        assert command.term == self.conductor.term
 
     def _check_accounts(self) -> None:
         accounts, ledger = self.conductor.accounts, self._ledger
@@ -481,7 +481,9 @@ class Simulation:
 
     def _check_cut(self, cut: Cut) -> None:
         """A cut is of one moment: learner, actors and fragments all stand right behind update `update`."""
-        assert all(earlier.update <= cut.update for earlier in self.cuts), "cuts are written in order"
+        floor = self.rolled_back[-1].update if self.rolled_back else 0
+        assert all(earlier.update <= max(cut.update, floor) for earlier in self.cuts), "cuts are written in order"
+        assert (cut.chain, cut.term) == (self._chains[cut.update], self.conductor.term)
         assert cut.learner == LearnerContent(cut.update, cut.parameter_digest)
         held = [fragment for frames in cut.frames.values() for fragment in frames]
         assert sorted(cut.frames) == list(range(cut.update, cut.update + self.plan.policy_lag))
@@ -494,4 +496,4 @@ class Simulation:
             if seat.snapshot is not None:
                 incarnation, made = (int(word) for word in seat.snapshot.decode().split()[2:])
                 assert incarnation == seat.incarnation
-                assert made in (-1, cut.update + self.plan.policy_lag - 1)
+                assert made in (-1, cut.update + self.plan.policy_lag - 1) or self.rolled_back

@@ -25,7 +25,8 @@ from deploy.conductor.messages import (
 )
 from deploy.conductor.plan import Plan
 from deploy.conductor.seats import Seat, SeatStatus
-from tests.deploy.simulation import FACTS, Faults, Simulation, Weights, summary_of
+from tests.deploy.simulated_ranks import Weights
+from tests.deploy.simulation import FACTS, Faults, Simulation, summary_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAGS = pytest.mark.parametrize("lag", [0, 1])
@@ -427,7 +428,7 @@ def test_an_evaluation_that_was_only_queued_was_not_tried() -> None:
     """Of two evaluations told to an actor, only the older was being played when it died."""
     evaluations = Evaluations()
     for update in (1, 2):
-        evaluations.ask(update, final=False, weights="weights", episodes=3)
+        evaluations.ask(update, final=False, published=(update, "weights"), episodes=3)
     seat = Seat(actor=0, status=SeatStatus.RUNNING)
     given_up = []
     for _ in range(6):
@@ -530,11 +531,11 @@ def test_waiting_for_names_who_is_awaited_for_what() -> None:
     """Before anything has started, while a fragment is made, while an update runs."""
     conductor = Conductor(plan(num_actors=2), versions=iter(range(1, 100)))
     conductor.begin()
-    assert conductor.waiting_for() == "actor 0 to start; actor 1 to start; the learner to start"
+    assert conductor.waiting_for() == "actor 0 to start; actor 1 to start; rank 0 to start"
     weights = Weights(0, 0, "initial")
     conductor.handle(LearnerStarted(version=0, updates=0, weights=weights, parameter_digest="initial"))
     conductor.handle(ActorStarted(actor=0, incarnation=0, lease="a", facts=FACTS))
-    assert conductor.waiting_for() == "actor 1 to start; actor 0 to collect for update 0"
+    assert conductor.waiting_for() == "actor 1 to start; actor 0 to collect for update 0; rank 0 to start"
 
 
 def test_nothing_is_told_before_the_learner_has_started() -> None:

@@ -63,7 +63,18 @@ def cut_of(**fields: Any) -> Cut:
         "version": 8,
         "env_steps": 100,
         "parameter_digest": "digest",
-        "accounts": Accounts(produced=120, trained=90, dropped={"stale": 10}, fragments_lost=2, voided=3, episodes=4),
+        "chain": "0c4a1a",
+        "accounts": Accounts(
+            produced=120,
+            trained=90,
+            dropped={"stale": 10},
+            fragments_lost=2,
+            voided=3,
+            episodes=4,
+            undone=7,
+            updates_undone=2,
+            steps_undone=8,
+        ),
         "learner": "learner-handle",
         "seats": (
             SeatState(actor=0, incarnation=1, restarts=1, quarantined=False, snapshot=b"state of actor 0"),
@@ -165,9 +176,19 @@ def test_a_checkpoint_of_another_schema_is_refused(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, cut_of())
     with pytest.raises(CheckpointError, match="schema") as caught:
         read_saved(changed(checkpoint, schema=99))
-    assert (caught.value.got, caught.value.allowed) == ("99", "1")
+    assert (caught.value.got, caught.value.allowed) == ("99", "1 or 2")
     assert checkpoint.info.name in caught.value.what
     assert "the release that wrote it" in caught.value.fix
+
+
+def test_a_checkpoint_of_schema_1_is_read_as_a_run_without_a_chain_and_without_rollbacks(tmp_path: Path) -> None:
+    """What the release before wrote: neither the chain nor the counts of what was undone."""
+    plain = cut_of().accounts.to_plain()
+    before = {name: plain[name] for name in plain if "undone" not in name}
+    read = read_saved(changed(saved(tmp_path, cut_of()), schema=1, chain=None, accounts=before)).cut
+    assert read.chain == ""
+    assert (read.accounts.undone, read.accounts.updates_undone, read.accounts.steps_undone) == (0, 0, 0)
+    assert (read.accounts.produced, read.accounts.trained) == (120, 90)
 
 
 @pytest.mark.parametrize("missing", ["conductor", "learner", "frame-5-2"])

@@ -1,0 +1,52 @@
+"""When the run ends, and how: its steps are done, its target is reached, or somebody asked."""
+
+from __future__ import annotations
+
+from actors.evaluate import EvaluationResult
+from deploy.conductor.plan import Plan
+
+
+class Ending:
+    """What is known about the end so far.
+
+    Attributes:
+        update: number of updates after which the run ends; None while it is not known.
+        stop_reason: why somebody asked for the end; "" if nobody did.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.update: int | None = None
+        self.stop_reason = ""
+        self._plan = plan
+        self._reached: float | None = None
+
+    def judge(self, result: EvaluationResult | None) -> bool:
+        """Take a periodic evaluation; returns whether it reaches the target."""
+        target = self._plan.stop_at_return
+        if result is None or target is None or result.mean < target:
+            return False
+        self._reached = result.mean
+        return True
+
+    def complete(self, env_steps: int) -> bool:
+        """Whether the run has what it was for, after `env_steps` steps."""
+        return env_steps >= self._plan.total_steps or self._reached is not None
+
+    def stop_at(self, *, issued: int, told: int) -> int:
+        """The first update whose cut no actor has been told to pass, after `issued` updates and `told` collects told;
+        one that was given up since counts too, so that no fragment lies beyond the cut."""
+        return max(issued, told - self._plan.policy_lag)
+
+    def reopen(self, evaluation: EvaluationResult | None) -> None:
+        """A rollback, to weights that were judged by `evaluation`: the end is open again, unless these reach it."""
+        self.update = None
+        self._reached = None
+        self.judge(evaluation)
+
+    def status(self, *, update: int, env_steps: int) -> tuple[str, str]:
+        """Status and verdict of a run that has written its last checkpoint, of `update`."""
+        if self.stop_reason and not self.complete(env_steps):
+            return "interrupted", f"{self.stop_reason}: checkpointed at update {update}, resumable"
+        if self._reached is None:
+            return "finished", f"{env_steps:,} steps done"
+        return "finished", f"mean return {self._reached:g} reached the target {self._plan.stop_at_return:g}"
