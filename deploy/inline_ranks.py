@@ -4,7 +4,7 @@ one another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from secrets import token_hex
@@ -53,11 +53,11 @@ class _Seat:
             None if alone else ThreadPoolExecutor(1, f"learner-rank-{rank}", torch.set_num_threads, (threads,))
         )
 
-    def submit(self, work: Callable[[], Event]) -> Future[Event]:
+    def submit(self, work: Callable[[], Event | None]) -> Future[Event | None]:
         """Have `work` done, after whatever was submitted before; what it raises is in the future too."""
         if self._thread is not None:
             return self._thread.submit(work)
-        future: Future[Event] = Future()
+        future: Future[Event | None] = Future()
         with intra_op_threads(self._threads):
             try:
                 future.set_result(work())
@@ -96,7 +96,9 @@ class InlineRanks:
                 return self._join(command)
             case Update():
                 return self._update(command)
-            case AdoptState() | Publish() | SnapshotLearner():
+            case Publish():
+                return self._publish(command)
+            case AdoptState() | SnapshotLearner():
                 present = self._seats.get(command.rank)
                 return [] if present is None else self._tell(present, command)
             case StopRank(rank=rank):
@@ -140,7 +142,7 @@ class InlineRanks:
 
         def work(seat: _Seat, share: Share) -> Event:
             report, document = seat.rank.update(order, share.frames, share.audited_frames)
-            if document is not None:  # one rank speaks for all: metrics of this process count an update once
+            if share is command.shares[0]:  # one rank speaks for all: metrics of this process count an update once
                 observe(self._metrics, report)
             return RankUpdated(lease=seat.lease, report=report, weights=document)
 
@@ -148,35 +150,46 @@ class InlineRanks:
         told = {seat: seat.submit(partial(work, seat, share)) for seat, share in shares}
         return self._await(told, f"make update {order.update}", self._deadlines.update_s)
 
-    def _tell(self, seat: _Seat, command: AdoptState | Publish | SnapshotLearner) -> list[Event]:
+    def _publish(self, command: Publish) -> list[Event]:
+        """One rank publishes; the others note the version, since fragments made by it will reach them too."""
+
+        def work(seat: _Seat) -> Event | None:
+            document = seat.rank.publish(version=command.version, term=command.term)
+            if seat.index != command.rank:
+                return None
+            standing = seat.rank.standing()
+            return LearnerStarted(
+                version=command.version,
+                updates=standing.updates,
+                weights=document,
+                parameter_digest=standing.parameter_digest,
+            )
+
+        told = {seat: seat.submit(partial(work, seat)) for seat in self._seats.values()}
+        return self._await(told, f"publish version {command.version}", self._deadlines.snapshot_s)
+
+    def _tell(self, seat: _Seat, command: AdoptState | SnapshotLearner) -> list[Event]:
         def work() -> Event:
             rank = seat.rank
             match command:
                 case AdoptState(state=state):
                     return StateAdopted(rank=seat.index, lease=seat.lease, standing=rank.adopt(state))
-                case Publish(version=version, term=term):
-                    weights, standing = rank.publish(version=version, term=term), rank.standing()
-                    return LearnerStarted(
-                        version=version,
-                        updates=standing.updates,
-                        weights=weights,
-                        parameter_digest=standing.parameter_digest,
-                    )
                 case SnapshotLearner():
                     made = rank.state()
                     return LearnerSnapshot(update=made.updates, state=made, rank=seat.index, lease=seat.lease)
 
         return self._await({seat: seat.submit(work)}, "answer", self._deadlines.snapshot_s)
 
-    def _await(self, told: dict[_Seat, Future[Event]], what: str, limit_s: float) -> list[Event]:
+    def _await(self, told: Mapping[_Seat, Future[Event | None]], what: str, limit_s: float) -> list[Event]:
         late = wait(told.values(), timeout=limit_s).not_done
         if late:
             who = ", ".join(f"learner rank {seat.index}" for seat, future in told.items() if future in late)
             fix = "a thread cannot be ended: use engine ray, which replaces what hangs, or raise the deadline"
             return [Fatal(error=DeadlineError(f"{who} did not {what} within {limit_s:g} s", fix=fix))]
-        return [self._answered(seat, future) for seat, future in told.items()]
+        events = [self._answered(seat, future) for seat, future in told.items()]
+        return [event for event in events if event is not None]
 
-    def _answered(self, seat: _Seat, future: Future[Event]) -> Event:
+    def _answered(self, seat: _Seat, future: Future[Event | None]) -> Event | None:
         """An error that is not ours is a fault of the code: raised here, in the driver, where a debugger stops."""
         try:
             return future.result()

@@ -38,8 +38,9 @@ def joined(answer: Standing | NotMet, *, formation: int, rank: int, lease: str) 
 
 
 def observe(metrics: LearnerMetrics, report: UpdateReport) -> None:
-    """Take an answer into the metrics of its process: only an update that was made counts."""
+    """Take an answer into the metrics of its process; what an order that changed nothing has cost counts too."""
     if report.status is not OrderStatus.MADE:
+        metrics.observe_voided(report.sync)
         return
     refused: dict[str, int] = {}
     for verdict in report.verdicts:
@@ -56,4 +57,5 @@ def observe(metrics: LearnerMetrics, report: UpdateReport) -> None:
         skipped_steps=report.skipped_steps,
         gaps=report.gaps,
         refused=refused,
+        sync=report.sync,
     )

@@ -71,14 +71,14 @@ class Call:
         reference: of its answer.
         what: it is to do, in words that follow "should".
         limit_s: for it, from when it is the oldest.
-        answered: makes the event of its answer.
+        answered: makes the event of its answer, if there is one.
     """
 
     process: Process
     reference: Any
     what: str
     limit_s: float
-    answered: Callable[[Any], Event]
+    answered: Callable[[Any], Event | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class Calls:
         self._heads: dict[Any, _Head] = {}
 
     def expect(
-        self, process: Process, reference: Any, what: str, limit_s: float, answered: Callable[[Any], Event]
+        self, process: Process, reference: Any, what: str, limit_s: float, answered: Callable[[Any], Event | None]
     ) -> None:
         """Wait for the answer to a call that was just told."""
         call = Call(process=process, reference=reference, what=what, limit_s=limit_s, answered=answered)
@@ -137,7 +137,7 @@ class Calls:
             self._attend(process)
 
     def next_outcome(self, timeout_s: float) -> Event | Failure | None:
-        """The event of the next answer, or the next failure; None when `timeout_s` pass without either."""
+        """The event of the next answer, or the next failure; None after `timeout_s` without, or if it has none."""
         if not self._heads:
             self._clock.sleep(timeout_s)
             return None

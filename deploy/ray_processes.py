@@ -220,9 +220,13 @@ class RankProcess:
             formation = replace(formation, address=address)
         return join(self._rank, formation)
 
-    def publish(self, version: int, term: int) -> tuple[NDArray[np.uint8], Standing]:
-        """The weights as they are, as a document; returned, so the driver owns it and it outlives this process."""
-        return self._rank.publish(version=version, term=term), self._rank.standing()
+    def publish(self, version: int, term: int, publishes: bool) -> tuple[NDArray[np.uint8] | None, Standing]:
+        """The weights as they are, as a document; only the version is noted where another rank publishes.
+
+        The document is returned, so the driver owns it and it outlives this process.
+        """
+        document = self._rank.publish(version=version, term=term)
+        return document if publishes else None, self._rank.standing()
 
     def update(
         self, order: UpdateOrder, num_frames: int, *frames: Any

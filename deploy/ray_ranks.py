@@ -59,7 +59,9 @@ class RayRanks:
                 self._join(command)
             case Update():
                 self._update(command)
-            case AdoptState() | Publish() | SnapshotLearner() | HurryRank() | StopRank():
+            case Publish():
+                self._publish(command)
+            case AdoptState() | SnapshotLearner() | HurryRank() | StopRank():
                 if (process := self._processes.get(command.rank)) is not None:
                     self._tell(process, command)
 
@@ -118,7 +120,24 @@ class RayRanks:
 
         self._calls.expect(process, report, f"make update {order.update}", self._deadlines.update_s, updated)
 
-    def _tell(self, process: Process, command: AdoptState | Publish | SnapshotLearner | HurryRank | StopRank) -> None:
+    def _publish(self, command: Publish) -> None:
+        """One rank publishes; the others note the version, since fragments made by it will reach them too."""
+        version, limit_s = command.version, self._deadlines.snapshot_s
+        for process in self._processes:
+            publishes = process.index == command.rank
+            method = process.handle.publish.options(num_returns=2)
+            weights, standing = method.remote(version, command.term, publishes)
+
+            def published(got: Any, weights: Any = weights, publishes: bool = publishes) -> Event | None:
+                if not publishes:
+                    return None
+                return LearnerStarted(
+                    version=version, updates=got.updates, weights=weights, parameter_digest=got.parameter_digest
+                )
+
+            self._calls.expect(process, standing, f"publish version {version}", limit_s, published)
+
+    def _tell(self, process: Process, command: AdoptState | SnapshotLearner | HurryRank | StopRank) -> None:
         expect, handle, rank, lease = self._calls.expect, process.handle, process.index, process.lease
         limit_s = self._deadlines.snapshot_s
         match command:
@@ -126,17 +145,6 @@ class RayRanks:
                 adopted = handle.adopt.remote(command.state)
                 what = "adopt a state"
                 expect(process, adopted, what, limit_s, lambda got: StateAdopted(rank=rank, lease=lease, standing=got))
-            case Publish(version=version):
-                weights, standing = handle.publish.options(num_returns=2).remote(version, command.term)
-                expect(
-                    process,
-                    standing,
-                    f"publish version {version}",
-                    limit_s,
-                    lambda got: LearnerStarted(
-                        version=version, updates=got.updates, weights=weights, parameter_digest=got.parameter_digest
-                    ),
-                )
             case SnapshotLearner():
                 state, updates = handle.state.options(num_returns=2).remote()
                 expect(
