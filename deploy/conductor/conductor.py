@@ -269,9 +269,10 @@ class Conductor:
             )
 
     def _learner_is_done(self) -> bool:
-        """Whether nothing is wanted of the ranks any more: the last cut has their state."""
+        """Whether nothing is wanted of the ranks any more: the last cut has their state, and its weights are there."""
         cut = self._cuts.get(self.committed)
-        return self.committed == self._ending.update and cut is not None and cut.learner is not None
+        has_all = cut is not None and cut.learner is not None and self.committed in self._weights
+        return has_all and self.committed == self._ending.update
 
     def _commit(self, order: Order) -> Iterator[Command]:
         report = order.merged()

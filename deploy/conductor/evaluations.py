@@ -93,4 +93,7 @@ class Evaluations:
 
     def words(self) -> list[str]:
         """What is awaited."""
-        return [f"the evaluation of update {update} (actor {p.actor})" for (update, _), p in self._pending.items()]
+        return [
+            f"the evaluation of update {update} ({'its weights' if each.published is None else f'actor {each.actor}'})"
+            for (update, _), each in self._pending.items()
+        ]

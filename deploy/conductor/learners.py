@@ -74,6 +74,7 @@ class Learners:
         self._attempts = 0
         self._disputed = 0
         self._outcasts: set[int] = set()
+        self._asked: set[int] = set()
         self._called_slow: dict[int, int] = {}
 
     @property
@@ -105,8 +106,8 @@ class Learners:
         return self._group.holds_lease(rank, lease)
 
     def awaits_state(self, update: int) -> bool:
-        """Whether the state after `update` updates has been asked for and is still to come."""
-        return any(seat.awaits(Task.SNAPSHOT, update) for seat in self._group.live)
+        """Whether the state after `update` updates has been asked for, behind an order that may still be made."""
+        return update in self._asked
 
     # ---- commands --------------------------------------------------------------------------------------------------
 
@@ -138,8 +139,9 @@ class Learners:
 
     def snapshot(self, update: int) -> SnapshotLearner | None:
         """Have place 0 hand over its state after the `update` updates told; None if it was told already."""
-        if self.awaits_state(update):
+        if update in self._asked:
             return None
+        self._asked.add(update)
         return self._group.snapshot(self._group.ranks[0], update)
 
     def publish(self, *, version: int, term: int) -> Publish:
@@ -155,6 +157,7 @@ class Learners:
             yield notes.formed(self.formation, self._group.ranks, lost_updates=self._updates_lost)
         self._assembly = None
         self._updates_lost = 0
+        self._asked.clear()  # all were idle: what has not come will not
 
     def start_over(self) -> Results:
         """Nothing was committed and no state is left: as at the start."""
@@ -204,6 +207,7 @@ class Learners:
                 seat.hold(event.standing)
             case LearnerSnapshot():
                 seat.answer(Task.SNAPSHOT)
+                self._asked.discard(event.update)
                 if self._assembly is not None:
                     yield from self._carry(self._assembly.take_state(event))
             case GroupJoined() if self._assembly is not None:
@@ -260,8 +264,7 @@ class Learners:
         if self._assembly is not None:
             self._assembly.disturb(seat.rank)
         for order in self._orders:
-            if seat.rank in order.pending:
-                order.lost.add(seat.rank)
+            order.lost.add(seat.rank)
             yield from self._hurry(order)
 
     def _hurry(self, order: Order) -> Iterator[HurryRank]:
@@ -370,8 +373,7 @@ class Learners:
     def _void(self, order: Order) -> Voided:
         """`order` was not made, nor will what was told behind it."""
         self._void_orders()
-        for seat in self._group.live:
-            seat.void_snapshots(after=order.update)
+        self._asked = {update for update in self._asked if update <= order.update}
         return Voided(update=order.update)
 
     def _void_orders(self) -> None:

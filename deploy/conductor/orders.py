@@ -38,7 +38,7 @@ class Order:
         held: its fragments in the order of actors.
         reports: answers, by rank.
         weights: the publication of place 0, if it came.
-        lost: ranks that were lost before they answered.
+        lost: ranks that were lost before the order was judged, whether or not they had answered.
         void: an order before it was not made, so this one comes to nothing, whatever is answered.
         hurried: those who had not answered were told to hurry.
     """

@@ -28,9 +28,6 @@ class Task(StrEnum):
     UPDATE = "make update"
 
 
-VOID = -1  # the number of a snapshot whose answer will be of another update than it was asked for
-
-
 @dataclass(frozen=True, slots=True)
 class Awaited:
     """Something told and not answered.
@@ -82,9 +79,9 @@ class RankSeat:
         """Whether it can be told anything."""
         return self.status in (RankStatus.READY, RankStatus.JOINED)
 
-    def awaits(self, task: Task, number: int | None = None) -> bool:
-        """Whether `task` (of `number`, if given) was told and not answered."""
-        return any(each.task is task and number in (None, each.number) for each in self.awaited)
+    def awaits(self, task: Task) -> bool:
+        """Whether `task` was told and not answered."""
+        return any(each.task is task for each in self.awaited)
 
     def tell(self, task: Task, number: int = 0) -> None:
         """Something is being told."""
@@ -96,13 +93,6 @@ class RankSeat:
             if each.task is task:
                 del self.awaited[index]
                 return
-
-    def void_snapshots(self, after: int) -> None:
-        """States after more than `after` updates will not be those that were asked for: their updates are void."""
-        self.awaited = [
-            Awaited(each.task, VOID) if each.task is Task.SNAPSHOT and each.number > after else each
-            for each in self.awaited
-        ]
 
     def begin(self, lease: str, standing: Standing) -> None:
         """A process has taken the seat."""
@@ -133,5 +123,4 @@ class RankSeat:
         return [
             f"rank {self.rank} to {each.task}" + (f" {each.number}" if each.task in numbered else "")
             for each in self.awaited
-            if each.number != VOID
         ]

@@ -178,7 +178,8 @@ class SimulatedRanks:
         self._dying: deque[RankProcess] = deque()
         self._leases = itertools.count()
         self._disputes: dict[int, Dispute] = {}
-        self._in_a_row = 0
+        self._faults_in_a_row: list[str] = []
+        self._blamed: set[int] = set()
 
     # ---- commands --------------------------------------------------------------------------------------------------
 
@@ -328,7 +329,10 @@ class SimulatedRanks:
         if isinstance(meeting, JoinGroup):
             self._join(meeting, members)
             return
-        self._check_order(meeting, members)
+        self._check_order(meeting)
+        if len({(member.content.updates, member.content.parameters) for member in members}) > 1:
+            self._dispute(meeting, members, local=False)  # they have closed the update before in different ways
+            return
         fault = self._draw_fault()
         match fault:
             case "failure":
@@ -340,21 +344,23 @@ class SimulatedRanks:
                 self._make(meeting, members, fault)
 
     def _draw_fault(self) -> str:
-        faults = self._faults
-        if faults.recoverable and self._in_a_row:
-            self._in_a_row = 0
-            return ""
         for name in ("failure", "dispute", "local", "partial", "diverge"):
-            if self._random.random() < getattr(faults, name):
-                self._in_a_row += 1
+            if self._random.random() < getattr(self._faults, name) and self._bearable(name):
+                self._faults_in_a_row.append(name)
                 return name
+        self._faults_in_a_row.clear()
         return ""
+
+    def _bearable(self, name: str) -> bool:
+        """Whether one more fault of this name, since the last update that all have made, is what recovery allows."""
+        return not self._faults.recoverable or (len(self._faults_in_a_row) < 2 and name not in self._faults_in_a_row)
 
     def _join(self, meeting: JoinGroup, members: list[RankProcess]) -> None:
         failing = [member for member in members if self._random.random() < self._faults.meeting]
-        if self._faults.recoverable and self._in_a_row:
+        if failing and not self._bearable("meeting"):
             failing = []
-        self._in_a_row = int(bool(failing))
+        elif failing:
+            self._faults_in_a_row.append("meeting")
         for member in members:
             if member in failing:
                 self._fail(member, meeting, "nobody came")
@@ -366,9 +372,8 @@ class SimulatedRanks:
                     )
                 )
 
-    def _check_order(self, order: Update, members: list[RankProcess]) -> None:
-        """All stand alike, and each got its own share; an audit's fragments are those of the audited rank."""
-        assert len({(member.content.updates, member.content.parameters) for member in members}) == 1
+    def _check_order(self, order: Update) -> None:
+        """Each got its own share; an audit's fragments are those of the audited rank."""
         frames = tuple(frame for share in order.shares for frame in share.frames)
         assert [(key.actor, key.incarnation, key.sequence) for key in order.keys] == [
             (frame.actor, frame.incarnation, frame.sequence) for frame in frames
@@ -408,7 +413,11 @@ class SimulatedRanks:
 
     def _attribution(self, order: Update, members: list[RankProcess]) -> Attribution | None:
         dispute = self._disputes.pop(order.update, None)
-        return None if dispute is None else Attribution(dispute=dispute, ranks=(members[0].rank,), sha256={3: "right"})
+        if dispute is None:
+            return None
+        wrong = {members[0].rank} - (self._blamed if self._faults.recoverable else set())
+        self._blamed |= wrong
+        return Attribution(dispute=dispute, ranks=tuple(wrong), sha256={3: "right"})
 
     def _dispute(self, order: Update, members: list[RankProcess], *, local: bool) -> None:
         dispute = Dispute(
