@@ -36,6 +36,7 @@ from learner.reports import Formation
 
 DEADLINE_S = 300.0
 INPUTS = 64
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +77,12 @@ def network(order: Order) -> nn.Sequential:
 class Road:
     """One way to make a step. `update()` makes `order.steps` of them."""
 
-    def __init__(self, order: Order, place: int) -> None:
+    def __init__(self, order: Order, place: int, device: torch.device = CPU) -> None:
         generator = torch.Generator().manual_seed(100 + place)
         self.order = order
-        self.inputs = torch.randn(order.rows, INPUTS, generator=generator)
-        self.targets = torch.randn(order.rows, 1, generator=generator)
+        self.model = network(order).to(device)
+        self.inputs = torch.randn(order.rows, INPUTS, generator=generator).to(device)
+        self.targets = torch.randn(order.rows, 1, generator=generator).to(device)
 
     def loss(self, model: nn.Module) -> Tensor:
         """This rank's part of the mean squared error over the rows of all ranks."""
@@ -91,9 +93,8 @@ class Road:
 class Verified(Road):
     """The product: verified steps, a backup at the start of an update, a verdict at its end."""
 
-    def __init__(self, order: Order, place: int, group: ProcessGroup) -> None:
-        super().__init__(order, place)
-        self.model = network(order)
+    def __init__(self, order: Order, place: int, group: ProcessGroup, device: torch.device = CPU) -> None:
+        super().__init__(order, place, device)
         self.parameters = FlatParameters(self.model, trainable=True)
         optimiser = Optimiser(OptimiserConfig(learning_rate=1e-5), self.parameters)
         self.replica = Replica(self.parameters, optimiser)
@@ -130,9 +131,10 @@ class Verified(Road):
 class Unverified(Road):
     """The same step without verification: buckets, hooks, one sum."""
 
-    def __init__(self, order: Order, place: int, group: ProcessGroup, *, optimise: bool = True) -> None:
-        super().__init__(order, place)
-        self.model = network(order)
+    def __init__(
+        self, order: Order, place: int, group: ProcessGroup, device: torch.device = CPU, *, optimise: bool = True
+    ) -> None:
+        super().__init__(order, place, device)
         self.parameters = FlatParameters(self.model, trainable=True)
         self.optimiser = Optimiser(OptimiserConfig(learning_rate=1e-5), self.parameters)
         self.group = group
@@ -167,7 +169,6 @@ class Reference(Road):
 
     def __init__(self, order: Order, place: int) -> None:
         super().__init__(order, place)
-        self.model = network(order)
         self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
 
     def update(self) -> None:

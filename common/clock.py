@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -109,6 +110,11 @@ def per_second(count: float, elapsed_ns: int) -> float | None:
 def thread_cpu_ns() -> int:
     """CPU nanoseconds that the calling thread has used: how features account for their own cost."""
     return time.thread_time_ns()
+
+
+def as_timedelta(seconds: float) -> timedelta:
+    """A duration as the type that some libraries take deadlines in."""
+    return timedelta(seconds=seconds)
 
 
 def wall_label() -> str:

@@ -6,6 +6,7 @@ from update to update and grows only when a batch is larger than any before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,7 @@ class BatchBuilder:
     def __init__(self, layout: FragmentLayout, device: torch.device) -> None:
         self._layout = layout
         self._device = device
+        self._pinned = device.type == "cuda"
         self._storage: dict[str, NDArray[np.generic]] = {}
 
     def build(self, fragments: Sequence[Fragment], advantages: Advantages) -> Batch | None:
@@ -108,10 +110,20 @@ class BatchBuilder:
         for part, index in zip(flat, rows, strict=True):
             np.take(part, index, axis=0, out=storage[filled : filled + len(index)], mode="clip")
             filled += len(index)
-        return torch.from_numpy(storage[:total]).to(self._device)
+        return torch.from_numpy(storage[:total]).to(self._device, non_blocking=self._pinned)
 
     def _room(self, name: str, total: int, like: NDArray[np.generic]) -> NDArray[np.generic]:
         storage = self._storage.get(name)
         if storage is None or len(storage) < total:
-            storage = self._storage[name] = np.empty((total, *like.shape[1:]), dtype=like.dtype)
+            storage = self._storage[name] = self._make_room((total, *like.shape[1:]), like.dtype)
         return storage
+
+    def _make_room(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        """For a GPU in page-locked memory: copies from it are queued, and the host goes on gathering the next column.
+
+        Within one update all copies are over before the storage is used again: every gradient step waits for its norm.
+        """
+        if not self._pinned:
+            return np.empty(shape, dtype=dtype)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy().view(dtype).reshape(shape)

@@ -32,11 +32,23 @@ def chunk_bounds(start: int, stop: int, size: int = CHUNK_ELEMENTS) -> list[tupl
 
 def digest_chunks(vector: Tensor, bounds: list[tuple[int, int]]) -> NDArray[np.uint64]:
     """A digest for each chunk of `vector` (float32, contiguous)."""
-    if vector.device.type == "cpu":
-        host = vector.detach().numpy()
-        hashes = [xxhash.xxh3_64_intdigest(host[a:b].data) for a, b in bounds]
-        return np.array(hashes, dtype=np.uint64)
-    return weighted_digests(vector, bounds)
+    return Digester(vector, bounds)()
+
+
+class Digester:
+    """Digests of the same chunks of the same vector, again and again."""
+
+    def __init__(self, vector: Tensor, bounds: list[tuple[int, int]]) -> None:
+        self._vector = vector
+        self._bounds = bounds
+        on_host = vector.device.type == "cpu"
+        self._views = [vector.detach().numpy()[a:b].data for a, b in bounds] if on_host else None
+
+    def __call__(self) -> NDArray[np.uint64]:
+        """As the vector is now."""
+        if self._views is None:
+            return weighted_digests(self._vector, self._bounds)
+        return np.array([xxhash.xxh3_64_intdigest(view) for view in self._views], dtype=np.uint64)
 
 
 def weighted_digests(vector: Tensor, bounds: list[tuple[int, int]]) -> NDArray[np.uint64]:

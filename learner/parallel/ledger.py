@@ -5,6 +5,7 @@ A step's words, in the slot of each rank:   [digest of all chunks | per bucket: 
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,11 +41,14 @@ class Step:
     heard: NDArray[np.uint64] | None = None
     sha256: dict[int, str] = field(default_factory=dict)
 
-    def words(self) -> NDArray[np.uint64]:
-        """What this rank tells the others about it."""
+    def packed(self) -> bytes:
+        """What this rank tells the others about it: its words, little-endian."""
         numbers = [value for each in self.put_in for value in (each.total, each.tolerance)]
-        digest = np.array([combined(self.chunk_digests, self.number)], dtype=np.uint64)
-        return np.concatenate([digest, np.array(numbers, dtype=np.float64).view(np.uint64)])
+        return struct.pack(f"<Q{len(numbers)}d", combined(self.chunk_digests, self.number), *numbers)
+
+    def words(self) -> NDArray[np.uint64]:
+        """The same as numbers."""
+        return np.frombuffer(self.packed(), dtype="<u8").astype(np.uint64, copy=False)
 
     def weighed(self) -> Weighed:
         """What all ranks put in, against what came out here."""

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 PIECES_PER_WORD = 4
-NOTHING = np.zeros(0, dtype=np.uint64)
 
 
-def to_pieces(words: NDArray[np.uint64]) -> NDArray[np.float32]:
-    """`words` [k] as [4 k] numbers from 0 to 65535, lowest piece first."""
-    return words.astype("<u8", copy=False).view("<u2").astype(np.float32)
+def to_pieces(words: bytes) -> NDArray[np.float32]:
+    """k words, little-endian, as [4 k] numbers from 0 to 65535, lowest piece first."""
+    return np.frombuffer(words, dtype="<u2").astype(np.float32)
 
 
 def from_pieces(pieces: NDArray[np.float32]) -> NDArray[np.uint64] | None:

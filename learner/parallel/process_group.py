@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import torch.distributed as torch_distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
+from common.clock import as_timedelta
 from common.errors import SyncError
 from learner.reports import Formation
 
@@ -32,7 +32,7 @@ class Meeting:
 
     def __init__(self, host: str, *, deadline_s: float) -> None:
         self._host = host
-        limit = timedelta(seconds=max(MIN_STORE_S, deadline_s))
+        limit = as_timedelta(max(MIN_STORE_S, deadline_s))
         self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)
 
     @property
@@ -49,7 +49,7 @@ class Blackboard:
         self._who = f"learner rank {formation.ranks[place]}"
         self._formation = formation
         self._place = place
-        self._limit = timedelta(seconds=max(MIN_STORE_S, deadline_s))
+        self._limit = as_timedelta(max(MIN_STORE_S, deadline_s))
         with self._failing("reach the meeting place"):
             store = meeting.store if meeting is not None else self._connect(formation.address)
             self.store = dist.PrefixStore(f"formation-{formation.number}", store)
@@ -91,7 +91,7 @@ class ProcessGroup:
         self.place = place
         self._device = device
         self._deadline_s = deadline_s
-        limit = timedelta(seconds=deadline_s)
+        limit = as_timedelta(deadline_s)
         with self._failing("form"):
             self._group = _make(blackboard.store, place, len(formation.ranks), device, limit)
 
@@ -129,7 +129,7 @@ class ProcessGroup:
             ) from None
 
 
-def _make(store: Any, place: int, num_ranks: int, device: torch.device, limit: timedelta) -> Any:
+def _make(store: Any, place: int, num_ranks: int, device: torch.device, limit: Any) -> Any:
     if device.type != "cuda":
         return dist.ProcessGroupGloo(store, place, num_ranks, limit)
     os.environ.setdefault(

@@ -4,9 +4,10 @@
                                                     │
                        tail: one slot per rank with its words of the *previous* step
 
-So the verdict on step i arrives with the reduce of step i+1, and that on the last one when the update is closed: until
-then every step is provisional, and nothing is published. A rank that sees something wrong goes on to the close, where
-all ranks learn of it together; none skips, raises or leaves on its own, so nobody waits for somebody who has left.
+So what is needed for the verdict on step i arrives with the reduce of step i+1, and for the last one when the update is
+closed. Nobody acts on it before: at the close each rank reads its tails, and all learn together what any of them saw.
+None skips, raises or leaves on its own, so nobody waits for somebody who has left. Until then every step is
+provisional, and nothing is published.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from common.clock import Clock, thread_cpu_ns
 from common.parameters import FlatParameters
 from learner.parallel.buckets import BackwardOrder, Bucket, plan_buckets, plan_chunks
 from learner.parallel.conservation import Measured, Scale
-from learner.parallel.digests import chunk_bounds, combined, digest_chunks, sha256_of
+from learner.parallel.digests import Digester, chunk_bounds, combined, digest_chunks, sha256_of
 from learner.parallel.disputes import FirstAttempt, Layout, attribute, find_dispute, uneven_dispute, watched_chunks
 from learner.parallel.faults import Tamper
 from learner.parallel.group import Closed, Effort, Replicated, audit_dispute
@@ -63,7 +63,14 @@ class VerifiedGroup:
         parameters.reserve_tail(num_tail)
         self._tail = parameters.gradient_and_tail[parameters.num_elements :]
         self._chunks = plan_chunks(self._buckets, num_tail)
-        self._bounds = [[(c.start, c.stop) for c in self._chunks if c.bucket == b.index] for b in self._buckets]
+        self._on_host = self._tail.device.type == "cpu"
+        self._tail_host = self._tail.cpu().numpy().reshape(len(self.ranks), -1)  # on a CPU, the tail itself
+        self._values = [parameters.gradient[bucket.start : bucket.stop] for bucket in self._buckets]
+        whole = parameters.gradient_and_tail
+        self._sent = [whole[b.start :] if b.index == 0 else whole[b.start : b.stop] for b in self._buckets]
+        bounds = [[(c.start, c.stop) for c in self._chunks if c.bucket == b.index] for b in self._buckets]
+        self._digesters = [Digester(whole, each) for each in bounds]
+        self._tails: list[NDArray[np.float32]] = []
         self._layout = Layout(
             ranks=self.ranks, manifest=parameters.manifest, buckets=self._buckets, chunks=self._chunks
         )
@@ -85,6 +92,7 @@ class VerifiedGroup:
         """Forget the steps of the attempt before, but for what a dispute about the same update left behind."""
         self.effort = Effort()
         self._steps = []
+        self._tails = []
         self._suspicious = False
         self._recomputed = None
         if update != self._first_update:
@@ -102,7 +110,10 @@ class VerifiedGroup:
     def close_update(self, replicated: Replicated, extra: NDArray[np.float64]) -> Closed:
         """One gather: words on the last step, the state's digest, suspicions and audits of all ranks."""
         num_words = self._num_words
+        start_ns = thread_cpu_ns()
+        self._suspicious = not self._settle()
         last = self._steps[-1].words() if self._steps else np.zeros(num_words, dtype=np.uint64)
+        self.effort.verify_ns += thread_cpu_ns() - start_ns
         heard = self._gather(np.concatenate([self._closing_words(replicated), last, extra.view(np.uint64)]))
         closing, rest = heard[:, :CLOSING_WORDS], heard[:, CLOSING_WORDS:]
         if self._steps:
@@ -165,12 +176,12 @@ class VerifiedGroup:
     def begin_step(self, *, watched: bool = False) -> None:
         """Put this rank's words on the step before into its slot of the tail."""
         start_ns = thread_cpu_ns()
-        step = Step(number=len(self._steps))
-        tail = np.zeros((len(self.ranks), self._num_words * PIECES_PER_WORD), dtype=np.float32)
+        self._tail_host.fill(0.0)
         if self._steps:
-            tail[self.place] = to_pieces(self._steps[-1].words())
-        self._tail.copy_(torch.from_numpy(tail.reshape(-1)))
-        self._steps.append(step)
+            self._tail_host[self.place] = to_pieces(self._steps[-1].packed())
+        if not self._on_host:
+            self._tail.copy_(torch.from_numpy(self._tail_host.reshape(-1)))
+        self._steps.append(Step(number=len(self._steps)))
         self._watched = watched
         self._handles = []
         self._weights = []
@@ -180,7 +191,7 @@ class VerifiedGroup:
     def _send(self, bucket: Bucket) -> None:
         """Weigh a complete bucket and start its reduce. Called from within the backward pass."""
         step = self._steps[-1]
-        values = self._parameters.gradient[bucket.start : bucket.stop]
+        values = self._values[bucket.index]
         self._tamper.computed(step.number, bucket.start, values)
         start_ns = thread_cpu_ns()
         self._weights.append(self._scales[bucket.index].measure(values))
@@ -188,14 +199,9 @@ class VerifiedGroup:
             self._local[bucket.index] = digest_chunks(values, chunk_bounds(0, len(values)))
         self.effort.verify_ns += thread_cpu_ns() - start_ns
         self._tamper.sent(step.number, bucket.start, values)
-        sent = self._with_tail(bucket)
+        sent = self._sent[bucket.index]
         self.effort.reduced_bytes += sent.numel() * sent.element_size()
         self._handles.append(self._group.begin_sum(sent))
-
-    def _with_tail(self, bucket: Bucket) -> Tensor:
-        if bucket.index == 0:
-            return self._parameters.gradient_and_tail[bucket.start :]
-        return self._parameters.gradient_and_tail[bucket.start : bucket.stop]
 
     def finish_step(self) -> None:
         """Wait for every bucket, digest it, and judge the step before by what its tail brought."""
@@ -206,11 +212,10 @@ class VerifiedGroup:
             start_ns = self._clock.now_ns()
             self._group.finish(handle)
             self.effort.reduce_ns += self._clock.now_ns() - start_ns
-            self._tamper.received(step.number, bucket.start, self._with_tail(bucket))
+            self._tamper.received(step.number, bucket.start, self._sent[bucket.index])
             start_ns = thread_cpu_ns()
-            digests.append(digest_chunks(self._parameters.gradient_and_tail, self._bounds[bucket.index]))
-            values = self._parameters.gradient[bucket.start : bucket.stop]
-            came_out.append(self._scales[bucket.index].total(values))
+            digests.append(self._digesters[bucket.index]())
+            came_out.append(self._scales[bucket.index].total(self._values[bucket.index]))
             self.effort.verify_ns += thread_cpu_ns() - start_ns
         start_ns = thread_cpu_ns()
         step.put_in = [measured() for measured in self._weights]
@@ -220,16 +225,16 @@ class VerifiedGroup:
             bounds = self._chunks[chunk]
             step.sha256[chunk] = sha256_of(self._parameters.gradient_and_tail, (bounds.start, bounds.stop))
         self.effort.norms.append(math.sqrt(sum(each.square for each in step.put_in)))
-        self._judge_step_before()
+        self._tails.append(self._tail_host.copy() if self._on_host else self._tail.cpu().numpy())
         self.effort.verify_ns += thread_cpu_ns() - start_ns
 
-    def _judge_step_before(self) -> None:
-        if len(self._steps) < 2:
-            return
-        before = self._steps[-2]
-        heard = from_pieces(self._tail.cpu().numpy().reshape(len(self.ranks), -1))
-        before.heard = heard
-        self._suspicious |= not before.is_good()
+    def _settle(self) -> bool:
+        """Read what the tails have brought of every step but the last; whether all of it is good."""
+        good = True
+        for step, tail in zip(self._steps, self._tails[1:], strict=False):
+            step.heard = from_pieces(tail.reshape(len(self.ranks), -1))
+            good = step.is_good() and good
+        return good
 
     # ---- audits ----------------------------------------------------------------------------------------------------
 
@@ -239,5 +244,5 @@ class VerifiedGroup:
 
     def digest_gradient(self) -> int:
         """The same of what the flat gradient holds now."""
-        parts = [self._parameters.gradient[bucket.start : bucket.stop] for bucket in self._buckets]
-        return combined(np.concatenate([digest_chunks(part, chunk_bounds(0, len(part))) for part in parts]), 0)
+        digests = [digest_chunks(part, chunk_bounds(0, len(part))) for part in self._values]
+        return combined(np.concatenate(digests), 0)
