@@ -9,7 +9,8 @@ Groups of mixed signs err at random, by about 16 u ‖x‖₂ in all for groups 
 groups): four times that is allowed. Groups of one sign may err systematically, by at most about 12 u of their sum
 (four additions per lane, then a tree of 64 lanes, then the sum over ranks). The factor 2 is for the weighing of the
 reduced bucket, whose terms are at most the sums of those of the ranks; its own are not asked, for what is wrong with it
-would excuse itself. Where what was put in is not finite, the reduced gradient must not be finite either: the step is
+would excuse itself. Squares leave float32's range long before elements do; both terms are then bounded by n max |x|,
+so that gradients of 1e-25 raise no false alarm and those of 1e25 do not pass unseen. Where what was put in is not finite, the reduced gradient must not be finite either: the step is
 then skipped on every rank alike.
 """
 
@@ -30,6 +31,10 @@ UNIT = 2.0**-24
 RANDOM_FACTOR = 64.0
 SYSTEMATIC_FACTOR = 16.0
 OVERFLOWS = 2.0**120
+RELIABLE_SQUARES = (
+    2.0**-80,
+    2.0**119,
+)  # below, squares that count may be subnormal; above, those of group sums infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Scale:
     """
 
     def __init__(self, num_elements: int, device: torch.device) -> None:
+        self._num_elements = num_elements
         self._grouped = num_elements - num_elements % GROUP
         self._num_groups = self._grouped // GROUP
         self._sums = np.zeros(self._num_groups, dtype=np.float32)
@@ -73,11 +79,15 @@ class Scale:
         """What `values` [num_elements] weigh, when it is asked for."""
         if not self._on_host:
             sums = self._queued_sums(values)
-            queued = torch.stack([sums.sum(), sums.square().sum(), torch.dot(values, values).double()])
+            low, high = torch.aminmax(values)
+            square, peak = torch.dot(values, values), torch.maximum(-low, high)
+            queued = torch.stack([sums.sum(), sums.square().sum(), square.double(), peak.double()])
             return lambda: self._measured(*queued.tolist())
         host = values.numpy()
         with np.errstate(over="ignore", invalid="ignore"):
-            measured = self._measured(self._total(host), float(self._sums @ self._sums), float(host @ host))
+            total, square_of_sums, square = self._total(host), float(self._sums @ self._sums), float(host @ host)
+            peak = 0.0 if _is_reliable(square) else float(max(host.max(), -host.min()))
+        measured = self._measured(total, square_of_sums, square, peak)
         return lambda: measured
 
     def _total(self, values: NDArray[np.float32]) -> float:
@@ -91,11 +101,18 @@ class Scale:
         sums = values[: self._grouped].view(-1, GROUP).sum(1)
         return torch.cat([sums, values[self._grouped :]]).double()
 
-    def _measured(self, total: float, square_of_sums: float, square: float) -> Measured:
+    def _measured(self, total: float, square_of_sums: float, square: float, peak: float) -> Measured:
         """Σ |group sum| is at most the root of the number of groups times the root of the sum of their squares."""
-        magnitude = math.sqrt(self._num_groups * square_of_sums)
-        tolerance = UNIT * (RANDOM_FACTOR * math.sqrt(square) + SYSTEMATIC_FACTOR * magnitude)
+        norm, magnitude = math.sqrt(square), math.sqrt(self._num_groups * square_of_sums)
+        if not _is_reliable(square):
+            norm = magnitude = self._num_elements * peak
+        tolerance = UNIT * (RANDOM_FACTOR * norm + SYSTEMATIC_FACTOR * magnitude)
         return Measured(total, tolerance, square)
+
+
+def _is_reliable(square: float) -> bool:
+    """Whether a float32 sum of squares, and that of group sums, lost nothing that counts."""
+    return RELIABLE_SQUARES[0] < square < RELIABLE_SQUARES[1]
 
 
 def conserved(put_in: list[float], tolerances: list[float], came_out: float) -> bool:
