@@ -10,8 +10,8 @@ groups): four times that is allowed. Groups of one sign may err systematically, 
 (four additions per lane, then a tree of 64 lanes, then the sum over ranks). The factor 2 is for the weighing of the
 reduced bucket, whose terms are at most the sums of those of the ranks; its own are not asked, for what is wrong with it
 would excuse itself. Squares leave float32's range long before elements do; both terms are then bounded by n max |x|,
-so that gradients of 1e-25 raise no false alarm and those of 1e25 do not pass unseen. Where what was put in is not finite, the reduced gradient must not be finite either: the step is
-then skipped on every rank alike.
+so that gradients of 1e-25 raise no false alarm and those of 1e25 do not pass unseen. Where what was put in is not
+finite, the reduced gradient must not be finite either: the step is then skipped on every rank alike.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OVERFLOWS = 2.0**120
 RELIABLE_SQUARES = (
     2.0**-80,
     2.0**119,
-)  # below, squares that count may be subnormal; above, those of group sums infinite
+)  # outside, squares may be subnormal, those of group sums infinite
 
 
 @dataclass(frozen=True, slots=True)
