@@ -126,16 +126,16 @@ class Assembly:
 
     def take_joined(self, event: GroupJoined) -> None:
         """A rank has met the others; one that answers for an earlier forming has met nobody."""
-        seat = self._group.seats[event.rank]
-        seat.answer(Task.JOIN)
         if event.formation == self._group.formation:
+            seat = self._group.seats[event.rank]
+            seat.answer(Task.JOIN)
             seat.status = RankStatus.JOINED
             seat.hold(event.standing)
 
     def take_not_met(self, event: JoinFailed) -> None:
         """A rank has not met the others."""
-        self._group.seats[event.rank].answer(Task.JOIN)
         if event.formation == self._group.formation:
+            self._group.seats[event.rank].answer(Task.JOIN)
             self._not_met[event.rank] = event.cause
 
     # ---- stages ----------------------------------------------------------------------------------------------------

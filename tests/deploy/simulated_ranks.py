@@ -165,12 +165,18 @@ class SimulatedRanks:
         rng: chooses faults; never what is computed.
         faults: of ranks.
         refusal, skip: probabilities that a fragment is refused, that an update commits no step.
+
+    Attributes:
+        attempts: by number, those that were made.
+        losses: processes ended.
+        next_fault: of the next order that all enter, whatever the probabilities are.
     """
 
     def __init__(self, rng: random.Random, faults: RankFaults, *, refusal: float, skip: float) -> None:
         self.processes: dict[int, RankProcess] = {}
         self.attempts: dict[int, Attempt] = {}
         self.losses = 0
+        self.next_fault = ""
         self._random = rng
         self._faults = faults
         self._refusal = refusal
@@ -344,6 +350,9 @@ class SimulatedRanks:
                 self._make(meeting, members, fault)
 
     def _draw_fault(self) -> str:
+        if self.next_fault:
+            name, self.next_fault = self.next_fault, ""
+            return name
         for name in ("failure", "dispute", "local", "partial", "diverge"):
             if self._random.random() < getattr(self._faults, name) and self._bearable(name):
                 self._faults_in_a_row.append(name)
