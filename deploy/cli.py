@@ -107,12 +107,34 @@ class Show:
     json: Json = False
 
 
-Command = Train | Resume | Evaluate | Runs | Show
+@dataclass(frozen=True, kw_only=True)
+class Drill:
+    """Run short trainings in which something goes wrong on purpose, and tell what came of it."""
+
+    drills: Positional[
+        Annotated[tuple[str, ...], arg(metavar="DRILL", help="Which; `truestep drill --list` says what there is.")]
+    ] = ()
+    all: bool = False
+    """Every drill."""
+    list: bool = False
+    """Say what there is, and do nothing."""
+    out: Out = Path("runs/drills")
+    json: Json = False
+
+
+Command = Train | Resume | Evaluate | Runs | Show | Drill
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command; ends the process with the exit code."""
-    commands: dict[str, Any] = {"train": Train, "evaluate": Evaluate, "resume": Resume, "runs": Runs, "show": Show}
+    commands: dict[str, Any] = {
+        "train": Train,
+        "evaluate": Evaluate,
+        "resume": Resume,
+        "runs": Runs,
+        "show": Show,
+        "drill": Drill,
+    }
     command = tyro.extras.subcommand_cli_from_dict(commands, prog="truestep", description=__doc__, args=arguments)
     sys.exit(run_command(command))
 

@@ -11,14 +11,19 @@ from rich.console import Console
 from rich.table import Table
 
 from common.clock import MonotonicClock
-from common.errors import EXIT_FINISHED, ConfigError
+from common.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
 from deploy import cli
 from deploy.config import RunConfig, merge, parse_config, read_toml, recipe, setting
 from deploy.display import Display, Lines, Terminal, duration
+from deploy.drill import DrillResult, run_drills
+from deploy.drills import DRILLS, DrillPlan, named
 from deploy.evaluation import evaluate_run
 from deploy.outputs import open_registry
-from deploy.report import run_report, run_row
+from deploy.report import report_lines, run_report, run_row
 from deploy.session import Outcome, resume, train
+
+
+WIDE = 140  # columns of a table that goes to a file or a pipe
 
 
 def carry_out(command: cli.Command) -> int:
@@ -42,6 +47,8 @@ def carry_out(command: cli.Command) -> int:
             return _runs(command)
         case cli.Show():
             return _show(command)
+        case cli.Drill():
+            return _drill(command)
         case other:
             assert_never(other)
 
@@ -159,11 +166,60 @@ def _show(command: cli.Show) -> int:
         report = run_report(registry, command.run)
     if command.json:
         print(json.dumps(report, allow_nan=False))
-        return EXIT_FINISHED
-    events = report.pop("events")
-    for name, value in report.items():
-        print(f"{name:<17} {value}")
-    for event in events:
-        data = {key: value for key, value in event["data"].items() if key != "detail"}
-        print(f"{event['wall']}  {event['kind']:<20} {data}")
+    else:
+        print("\n".join(report_lines(report)))
     return EXIT_FINISHED
+
+
+def _drill(command: cli.Drill) -> int:
+    if command.list:
+        for plan in DRILLS:
+            print(f"{plan.name:<15} {plan.about}")
+        return EXIT_FINISHED
+    plans = _drills_asked(command)
+    display = Lines(Console(stderr=True, soft_wrap=True), MonotonicClock())
+    results = list(run_drills(plans, out=command.out, display=display))
+    if command.json:
+        print(json.dumps({"out": str(command.out), "drills": [result.to_plain() for result in results]}))
+    else:
+        console = Console()
+        console.print(_drill_table(results), width=None if console.is_terminal else WIDE)
+        for result in results:
+            if not result.passed:
+                print(f"{result.name}: {result.why}; see `truestep show {result.run} --out {command.out}`")
+    return EXIT_FINISHED if all(result.passed for result in results) else EXIT_FAILED
+
+
+def _drills_asked(command: cli.Drill) -> list[DrillPlan]:
+    if command.all:
+        return list(DRILLS)
+    names = ", ".join(plan.name for plan in DRILLS)
+    if not command.drills:
+        raise ConfigError("no drill", allowed=f"--all, or some of {names}")
+    plans = []
+    for name in command.drills:
+        plan = named(name)
+        if plan is None:
+            raise ConfigError("unknown drill", got=name, allowed=names)
+        plans.append(plan)
+    return plans
+
+
+def _drill_table(results: list[DrillResult]) -> Table:
+    table = Table("drill", "verdict", "detected after", "located at", "recovered in", "updates lost", "same bits")
+    table.box, table.pad_edge = None, False
+    for result in results:
+        table.add_row(
+            result.name,
+            "passed" if result.passed else "FAILED",
+            _seconds(result.detected_s),
+            result.located or "–",
+            _seconds(result.recovered_s),
+            str(result.updates_lost),
+            {True: "yes", False: "no", None: "–"}[result.same_bits],
+        )
+    return table
+
+
+def _seconds(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.2f} s"

@@ -123,7 +123,9 @@ class Driver:
                     self._writer.write(command.cut)
                 case RecordUpdate():
                     self._record.commit(command, self._conductor)
-                    self._watch.commit(command)
+                    if (recovered := self._watch.commit(command)) is not None:
+                        self._record.note(recovered)
+                        self._watch.note(recovered)
                 case RollBack():
                     self._record.roll_back(command)
                 case Note():

@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import ray
@@ -31,6 +31,7 @@ from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, PortRang
 from common.process import GarbageCollector, die_with_parent, keep_freed_memory
 from common.process_identity import Liveness, ProcessIdentity
 from deploy.compose import ACTOR_THREADS
+from deploy.drill_faults import Drill
 from deploy.facts import package_digests
 from deploy.ranks import NotMet, join, observe
 from learner.rank import LearnerRank, RankConfig
@@ -38,18 +39,6 @@ from learner.reports import Formation, Standing, UpdateOrder, UpdateReport
 from learner.state import InitialWeights, LearnerState
 
 DRIVER_CHECK_S = 1.0
-
-
-class Drill(Protocol):
-    """Faults on purpose, in the process that is to suffer them."""
-
-    def before_update(self, rank: int, order: UpdateOrder) -> None:
-        """A rank is about to carry out an order."""
-        ...
-
-    def before_collect(self, actor: int, order: CollectOrder) -> None:
-        """An actor is about to collect."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +61,7 @@ class ProcessSetup:
     metrics_host: str
     metrics_ports: PortRange
     meeting_host: str = ""
-    drill: Drill | None = None
+    drill: Drill = field(default_factory=Drill)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +139,9 @@ class ActorProcess:
 
     def collect(self, order: CollectOrder, weights: Any) -> tuple[NDArray[np.uint8], FragmentSummary]:
         """One fragment: its frame goes to the object store, its summary to the driver."""
-        if self._setup.drill is not None:
-            self._setup.drill.before_collect(self._config.actor, order)
+        self._setup.drill.before_collect(self._config.actor, order.update, self._clock)
         frame, summary = self._worker.collect(order, weights)
+        self._setup.drill.after_collect(self._config.actor, order.update, frame, self._clock)
         self._metrics.observe(summary)
         return frame, summary
 
@@ -189,7 +178,8 @@ class RankProcess:
         prepare(self._setup, clock, threads=self._config.learner.threads)
         registry = new_registry()
         self._metrics = LearnerMetrics(registry)
-        self._rank = LearnerRank(self._config, clock, rank=self._index)
+        faults = self._setup.drill.of_rank(self._index)
+        self._rank = LearnerRank(self._config, clock, rank=self._index, faults=faults)
         presence, self._server = start_serving(self._setup, registry, f"learner rank {self._index}")
         self._collector = GarbageCollector(clock)
         self._collector.freeze()
@@ -237,8 +227,6 @@ class RankProcess:
             The weights document if this rank publishes, and (report, whether it does).
         """
         self._note_sigterm()
-        if self._setup.drill is not None:
-            self._setup.drill.before_update(self._index, order)
         report, document = self._rank.update(order, frames[:num_frames], frames[num_frames:])
         observe(self._metrics, report)
         self._collector.collect()  # between updates, never inside one

@@ -18,6 +18,7 @@ from common.process_identity import ProcessIdentity
 from deploy.compose import FRAMES_OF_AN_ACTOR, Composition
 from deploy.config import RunConfig
 from deploy.display import Display, Silent
+from deploy.drill_faults import Drill
 from deploy.driver import StopFlag
 from deploy.engines import Engine
 
@@ -74,8 +75,12 @@ def claimed(config: RunConfig, display: Display | None, stop: StopFlag | None, *
 
 
 @contextmanager
-def running_engine(session: Session, composition: Composition) -> Iterator[Engine]:
-    """The engine that the configuration asks for; its processes are ended with the block."""
+def running_engine(session: Session, composition: Composition, drill: Drill | None = None) -> Iterator[Engine]:
+    """The engine that the configuration asks for; its processes are ended with the block.
+
+    Args:
+        drill: what goes wrong on purpose; with engine ray only.
+    """
     config = composition.config
     if config.engine == "inline":
         from deploy.inline_engine import InlineEngine
@@ -105,6 +110,7 @@ def running_engine(session: Session, composition: Composition) -> Iterator[Engin
         metrics_host=config.metrics.host if config.metrics.enabled else "",
         metrics_ports=config.metrics.other_ports(),
         meeting_host=LOOPBACK if embedded else "",
+        drill=drill or Drill(),
     )
     try:
         num_gpus = gpus_of_a_rank(config.learner.device, num_ranks)

@@ -26,6 +26,7 @@ from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import Cut, Finish
 from deploy.config import RunConfig, parse_config
 from deploy.display import Display
+from deploy.drill_faults import Drill
 from deploy.driver import Driver, StopFlag
 from deploy.engines import Engine
 from deploy.facts import fingerprint, gather_facts
@@ -33,6 +34,7 @@ from deploy.outputs import REGISTRY_FILE, checkpoint_store, open_registry
 from deploy.record import Record
 from deploy.resources import Session, claimed, running_engine
 from deploy.saved import SavedRun, read_saved, save_cut, with_frames
+from deploy.sync_tally import SyncTally
 from deploy.watch import Watch
 from deploy.writer import CheckpointWriter
 from learner.state import InitialWeights
@@ -72,6 +74,7 @@ def train(
     init_from: str = "",
     display: Display | None = None,
     stop: StopFlag | None = None,
+    drill: Drill | None = None,
 ) -> Outcome:
     """Train a new run to its end.
 
@@ -82,6 +85,7 @@ def train(
         init_from: begin from the newest weights of this run in the same output directory.
         display: where progress is shown; nowhere by default.
         stop: lets the caller ask the run to checkpoint and end.
+        drill: what goes wrong on purpose; with engine ray only.
 
     Raises:
         UserError: bad input; nothing was started.
@@ -92,7 +96,7 @@ def train(
         begin = _initial_weights(out, registry, init_from, composition) if init_from else None
         with claimed(config, display, stop, who=run or config.env.id) as session:
             name = _create_run(registry, config, out, run, session)
-            return _drive(session, registry, replace(composition, run=name), out, begin=begin)
+            return _drive(session, registry, replace(composition, run=name), out, begin=begin, drill=drill)
 
 
 def resume(
@@ -219,6 +223,7 @@ def _drive(
     begin: InitialWeights | None = None,
     saved: SavedRun | None = None,
     record: RunRecord | None = None,
+    drill: Drill | None = None,
 ) -> Outcome:
     """From processes to verdict; `begin`, or else `saved`, is what the learner starts from."""
     run = composition.run
@@ -227,7 +232,7 @@ def _drive(
     wall_before_s = 0.0 if record is None else record.wall_s
     begun_ns = clock.now_ns()
     try:
-        with running_engine(session, composition) as engine:
+        with running_engine(session, composition, drill) as engine:
             finish = _run(session, registry, composition, out, engine, begin=begin, saved=saved, before_s=wall_before_s)
     except TruestepError as error:
         finish = Finish(status="failed", verdict=str(error), error=error)
@@ -261,7 +266,7 @@ def _run(
     initial = None if state is None else engine.put_state(state)
     conductor = Conductor(config.plan(), versions=versions, initial=initial, resumed=resumed)
     metrics = DriverMetrics(session.metrics)
-    watch = Watch(metrics, session.display, clock)
+    watch = Watch(metrics, session.display, clock, SyncTally.of_run(registry, run))
     watch.tick(conductor)  # at once: a scrape of a resumed run must not find its totals back at 0
     metrics.set_run(run=run, env=config.env.id, algo=config.algo)
     writer = CheckpointWriter(lambda cut: save_cut(store, cut, engine), clock, deadline_s=config.deadlines.checkpoint_s)

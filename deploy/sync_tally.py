@@ -18,6 +18,8 @@ from common.clock import NS_PER_S, Clock
 from common.metrics import RecoveryCause
 from common.runs import ROLLBACK_EVENT, RunRegistry
 
+RECOVERED = "RECOVERED"  # the whole group has committed again: what had gone wrong, and how long ago
+
 
 class SyncEvent(StrEnum):
     """Kinds of events that tell of ranks in trouble, and out of it."""

@@ -18,7 +18,7 @@ from deploy.conductor.messages import (
     RecordUpdate,
 )
 from deploy.display import Display, Progress, brief
-from deploy.sync_tally import SyncTally, Trouble
+from deploy.sync_tally import RECOVERED, SyncTally, Trouble
 
 RATE_WINDOW_S = 10.0
 RETURN_WINDOW = 100
@@ -66,14 +66,16 @@ class Watch:
             case _:
                 pass
 
-    def commit(self, command: RecordUpdate) -> None:
-        """An update is committed."""
+    def commit(self, command: RecordUpdate) -> Note | None:
+        """An update is committed; returns the end of a trouble, if this is one, for the record."""
         report = command.report
         self._lag = report.lag
         self._tally.commit(report.update + 1, verified=report.state_digest != "")
-        if (recovered := self._trouble.over_at_commit()) is not None:
-            cause, seconds = recovered
-            self._metrics.observe_recovery(seconds=seconds, cause=cause)
+        if (recovered := self._trouble.over_at_commit()) is None:
+            return None
+        cause, seconds = recovered
+        self._metrics.observe_recovery(seconds=seconds, cause=cause)
+        return Note(kind=RECOVERED, data={"from": cause.value, "seconds": round(seconds, 3)})
 
     def checkpoint(self, written: CheckpointWritten, seconds: float) -> None:
         """A checkpoint was written, or not."""

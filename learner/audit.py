@@ -35,6 +35,11 @@ class AuditPart:
     fragments: Sequence[Fragment] = ()
 
 
+def audited_step(update: int, num_steps: int) -> int:
+    """Which step of an update is audited when it is its turn."""
+    return update * SPREAD % max(1, num_steps)
+
+
 class Audit:
     """Carries the part out, in the middle of an update.
 
@@ -47,7 +52,7 @@ class Audit:
     def __init__(self, part: AuditPart, step: GradientStep, group: Group, *, num_steps: int, matches: bool) -> None:
         self._step = step
         self._group = group
-        self._number = part.update * SPREAD % max(1, num_steps)
+        self._number = audited_step(part.update, num_steps)
         self._audited = group.place == part.place
         self._takes_part = self._audited or (matches and group.compares)
         self._second = 0
@@ -63,10 +68,10 @@ class Audit:
         start_ns = thread_cpu_ns()
         self._second = self._step.recompute(loss())
         if not self._audited:
-            self._group.recomputed(Recomputed(first=self._step.recompute(loss()), second=self._second))
+            self._group.recomputed(number, Recomputed(first=self._step.recompute(loss()), second=self._second))
         self._group.effort.audit_ns += thread_cpu_ns() - start_ns
 
     def after(self, number: int) -> None:
         """The step has been made: what was used and what was recomputed go into the verdict."""
         if self.watches(number):
-            self._group.recomputed(Recomputed(first=self._group.local_digest(), second=self._second))
+            self._group.recomputed(number, Recomputed(first=self._group.local_digest(), second=self._second))

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -42,6 +43,8 @@ class RankFault:
         bit: of that element, 0 = lowest of the mantissa, 31 = sign.
         seconds: of a delay.
         again: in every attempt.
+        mark: a file that is written when it happens, with the reading of the monotonic clock (ns); a fault whose mark
+            is there does not happen again, not even to the process that takes the place of this one. "" writes none.
     """
 
     kind: FaultKind
@@ -52,6 +55,7 @@ class RankFault:
     bit: int = 0
     seconds: float = 0.0
     again: bool = False
+    mark: str = ""
 
 
 class Tamper(Protocol):
@@ -108,9 +112,9 @@ class Saboteur:
     """Commits the faults of one rank."""
 
     def __init__(self, faults: tuple[RankFault, ...], clock: Clock, kill: Callable[[], None] | None = None) -> None:
-        self._left = list(faults)
+        self._left = [fault for fault in faults if not (fault.mark and Path(fault.mark).exists())]
         self._clock = clock
-        self._kill = kill or _kill_this_process
+        self._kill = kill or kill_this_process
         self._now: list[RankFault] = []
 
     def began(self, update: int) -> None:
@@ -119,6 +123,7 @@ class Saboteur:
 
     def stepping(self, step: int) -> None:
         for fault in self._due(step, FaultKind.KILL, FaultKind.HANG, FaultKind.DELAY):
+            mark(fault.mark, self._clock)
             if fault.kind is FaultKind.KILL:
                 self._kill()
             self._clock.sleep(fault.seconds if fault.kind is FaultKind.DELAY else FOR_EVER_S)
@@ -126,6 +131,7 @@ class Saboteur:
     def computed(self, step: int, start: int, values: Tensor) -> None:
         for fault in self._due(step, FaultKind.NAN_GRADIENT):
             if start <= fault.element < start + len(values):
+                mark(fault.mark, self._clock)
                 values[fault.element - start] = torch.nan
         self._flip(FaultKind.FLIP_LOCAL, step, start, values)
 
@@ -144,7 +150,14 @@ class Saboteur:
     def _flip(self, kind: FaultKind, step: int, start: int, values: Tensor) -> None:
         for fault in self._due(step, kind):
             if start <= fault.element < start + len(values):
+                mark(fault.mark, self._clock)
                 flip_bit(values, fault.element - start, fault.bit)
+
+
+def mark(path: str, clock: Clock) -> None:
+    """Say when a fault happens; nothing without a path."""
+    if path:
+        Path(path).write_text(str(clock.now_ns()), encoding="ascii")
 
 
 def flip_bit(values: Tensor, element: int, bit: int) -> None:
@@ -153,5 +166,6 @@ def flip_bit(values: Tensor, element: int, bit: int) -> None:
     bits[element] ^= (1 << bit) if bit < 31 else -(1 << 31)
 
 
-def _kill_this_process() -> None:
+def kill_this_process() -> None:
+    """SIGKILL: nothing is said, nothing is cleaned up."""
     os.kill(os.getpid(), signal.SIGKILL)

@@ -19,6 +19,8 @@ from learner.parallel.digests import chunk_bounds, combined, digest_chunks
 from learner.parallel.verdict import Recomputed, judge_audit
 from learner.reports import Attribution, Dispute, Fault
 
+NO_STEP = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicated:
@@ -114,8 +116,8 @@ class Group(Protocol):
         """Of what the flat gradient holds now, comparable with `local_digest`."""
         ...
 
-    def recomputed(self, result: Recomputed) -> None:
-        """Bring this rank's part of an audit into the verdict."""
+    def recomputed(self, step: int, result: Recomputed) -> None:
+        """Bring this rank's part of the audit of a step into the verdict."""
         ...
 
     def close_update(self, replicated: Replicated, extra: NDArray[np.float64]) -> Closed:
@@ -138,7 +140,7 @@ class OneRank:
         self.effort = Effort()
         self._parameters = parameters
         self._bounds = chunk_bounds(0, parameters.num_elements)
-        self._recomputed: Recomputed | None = None
+        self._recomputed: tuple[int, Recomputed] | None = None
         self._watched = False
         self._local = 0
         self._steps = 0
@@ -171,14 +173,15 @@ class OneRank:
         """Of what the flat gradient holds now."""
         return combined(digest_chunks(self._parameters.gradient, self._bounds), 0)
 
-    def recomputed(self, result: Recomputed) -> None:
+    def recomputed(self, step: int, result: Recomputed) -> None:
         """Kept for the verdict."""
-        self._recomputed = result
+        self._recomputed = (step, result)
 
     def close_update(self, replicated: Replicated, extra: NDArray[np.float64]) -> Closed:
         """Good, unless this rank contradicts itself."""
-        audits: Mapping[int, Recomputed] = {} if self._recomputed is None else {self.ranks[0]: self._recomputed}
-        dispute, attribution = audit_dispute(audits)
+        step, own = self._recomputed or (NO_STEP, None)
+        audits = {} if own is None else {self.ranks[0]: own}
+        dispute, attribution = audit_dispute(step, audits)
         return Closed(
             extra=extra[None],
             dispute=dispute,
@@ -191,11 +194,11 @@ class OneRank:
         """Nobody waits."""
 
 
-def audit_dispute(audits: Mapping[int, Recomputed]) -> tuple[Dispute | None, Attribution | None]:
-    """What an audit adds to the verdict: nothing if all agree."""
+def audit_dispute(step: int, audits: Mapping[int, Recomputed]) -> tuple[Dispute | None, Attribution | None]:
+    """What the audit of a step adds to the verdict: nothing if all agree."""
     verdict = judge_audit(audits)
     if verdict.agreed:
         return None, None
     digests = {rank: f"{each.first:016x} {each.second:016x}" for rank, each in audits.items()}
-    dispute = Dispute(fault=Fault.LOCAL_GRADIENT, step=-1, bucket=-1, chunks=(), parameters=(), digests=digests)
+    dispute = Dispute(fault=Fault.LOCAL_GRADIENT, step=step, bucket=-1, chunks=(), parameters=(), digests=digests)
     return dispute, Attribution(dispute=dispute, ranks=verdict.ranks)

@@ -27,14 +27,14 @@ from learner.parallel.conservation import Measured, Scale
 from learner.parallel.digests import Digester, chunk_bounds, combined, digest_chunks, sha256_of
 from learner.parallel.disputes import FirstAttempt, Layout, attribute, find_dispute, uneven_dispute, watched_chunks
 from learner.parallel.faults import Tamper
-from learner.parallel.group import Closed, Effort, Replicated, audit_dispute
+from learner.parallel.group import NO_STEP, Closed, Effort, Replicated, audit_dispute
 from learner.parallel.ledger import Step, words_of_step
 from learner.parallel.pieces import PIECES_PER_WORD, from_pieces, to_pieces
 from learner.parallel.process_group import ProcessGroup
 from learner.parallel.verdict import Recomputed, alike
 from learner.reports import Dispute
 
-CLOSING_WORDS = 7  # steps, suspicion, two of the state's digest, whether there was an audit, its two digests
+CLOSING_WORDS = 7  # steps, suspicion, two of the state's digest, audited step + 1 (0 = none), two audit digests
 
 
 class VerifiedGroup:
@@ -82,7 +82,7 @@ class VerifiedGroup:
         self._suspicious = False
         self._watched = False
         self._local: dict[int, NDArray[np.uint64]] = {}
-        self._recomputed: Recomputed | None = None
+        self._recomputed: tuple[int, Recomputed] | None = None
         self._first: FirstAttempt | None = None
         self._first_update = -1
 
@@ -103,9 +103,9 @@ class VerifiedGroup:
         """One gather, bit for bit."""
         return self._gather(numbers.view(np.uint64)).view(np.float64)
 
-    def recomputed(self, result: Recomputed) -> None:
+    def recomputed(self, step: int, result: Recomputed) -> None:
         """Kept for the close."""
-        self._recomputed = result
+        self._recomputed = (step, result)
 
     def close_update(self, replicated: Replicated, extra: NDArray[np.float64]) -> Closed:
         """One gather: words on the last step, the state's digest, suspicions and audits of all ranks."""
@@ -122,9 +122,9 @@ class VerifiedGroup:
         return self._verdict(closing, replicated, extras)
 
     def _closing_words(self, replicated: Replicated) -> NDArray[np.uint64]:
-        audit = self._recomputed or Recomputed(first=0, second=0)
+        step, audit = self._recomputed or (NO_STEP, Recomputed(first=0, second=0))
         low, high = replicated.digest & 0xFFFFFFFFFFFFFFFF, replicated.digest >> 64
-        words = [len(self._steps), self._suspicious, low, high, self._recomputed is not None, audit.first, audit.second]
+        words = [len(self._steps), self._suspicious, low, high, step + 1, audit.first, audit.second]
         return np.array(words, dtype=np.uint64)
 
     def _verdict(self, closing: NDArray[np.uint64], replicated: Replicated, extra: NDArray[np.float64]) -> Closed:
@@ -140,7 +140,7 @@ class VerifiedGroup:
         self.effort.verify_ns += thread_cpu_ns() - start_ns
         if not good:
             return Closed(extra=extra, dispute=self._find(closing, replicated), audited=bool(audits))
-        dispute, attribution = audit_dispute(audits)
+        dispute, attribution = audit_dispute(int(closing[:, 4].max()) - 1, audits)
         if dispute is None and self._first is not None:
             attribution = attribute(self._first, self._steps, replicated, self._layout)
             self._first = None

@@ -1,0 +1,214 @@
+"""The drills there are: which fault, when, and what a run must say and do about it. Values only; `drill.py` runs them.
+
+a fault at a known update ──► events in the run's record ──► detected? located right? recovered? anything lost?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.drill_faults import ActorFault, ActorFaultKind, Drill
+from learner.audit import audited_step
+from learner.parallel.faults import FaultKind, RankFault
+
+AT_UPDATE = 10
+AT_STEP = 3
+STEPS = 16  # of an update: 4 epochs of 4 minibatches
+AUDITED_STEP = audited_step(AT_UPDATE, STEPS)
+VICTIM = 1  # rank or actor
+DELAY_S = 2.0
+ELEMENT = 5  # of the first parameter
+MANTISSA_BIT = 20
+
+Event = tuple[str, Mapping[str, Any]]  # kind, data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillPlan:
+    """One drill.
+
+    Attributes:
+        name: as it is asked for.
+        about: what it does, in a sentence.
+        fault: makes it, given the path of its mark.
+        kind: of the event by which it must be detected.
+        detected: whether the data of such an event are about it.
+        located: whether the data of some event name the right place, in words; "" if not.
+        same_bits: the run must end with the digests of one without a fault: nothing was lost and nothing wrong is in.
+        recovers: whether something has to recover; a run that only waits or skips goes on as it is.
+    """
+
+    name: str
+    about: str
+    fault: Callable[[str], Drill]
+    kind: str
+    detected: Callable[[Mapping[str, Any]], bool]
+    located: Callable[[Sequence[Event]], str]
+    same_bits: bool
+    recovers: bool = True
+
+
+def _rank(kind: FaultKind, step: int = AT_STEP, **fields: Any) -> Callable[[str], Drill]:
+    def make(mark: str) -> Drill:
+        fault = RankFault(kind=kind, rank=VICTIM, update=AT_UPDATE, step=step, mark=mark, **fields)
+        return Drill(of_ranks=(fault,))
+
+    return make
+
+
+def _actor(kind: ActorFaultKind) -> Callable[[str], Drill]:
+    return lambda mark: Drill(of_actors=(ActorFault(kind=kind, actor=VICTIM, update=AT_UPDATE, mark=mark),))
+
+
+def _data(events: Sequence[Event], kind: str) -> list[Mapping[str, Any]]:
+    return [data for each, data in events if each == kind]
+
+
+def _attributed(step: int | None) -> Callable[[Sequence[Event]], str]:
+    """The dispute's place, if the victim and nobody else was named."""
+
+    def located(events: Sequence[Event]) -> str:
+        for data in _data(events, "SYNC_ATTRIBUTED"):
+            if data["ranks"] == [VICTIM] and step in (None, data["step"]):
+                chunks = ", ".join(map(str, data["chunks"]))
+                where = f"step {data['step']}, bucket {data['bucket']}, chunk {chunks}" if chunks else data["fault"]
+                return f"rank {VICTIM}, {where}"
+        return ""
+
+    return located
+
+
+def _on_the_way(events: Sequence[Event]) -> str:
+    """What was changed between two ranks is nobody's: no rank may be named, but the place must be."""
+    for data in _data(events, "SYNC_ATTRIBUTED"):
+        if data["ranks"] == "unattributed" and data["step"] == AT_STEP and data["chunks"]:
+            return f"between ranks, step {data['step']}, bucket {data['bucket']}, chunk {data['chunks'][0]}"
+    return ""
+
+
+def _lost(kind: str, key: str) -> Callable[[Sequence[Event]], str]:
+    def located(events: Sequence[Event]) -> str:
+        named = {data[key] for data in _data(events, kind)}
+        return f"{key} {VICTIM}" if named == {VICTIM} else ""
+
+    return located
+
+
+def _skipped(events: Sequence[Event]) -> str:
+    for data in _data(events, "STEPS_SKIPPED"):
+        if data["update"] == AT_UPDATE and data["steps"] == 1:
+            return f"update {AT_UPDATE}, {data['parameter']}"
+    return ""
+
+
+def _disputes(fault: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda data: data["update"] == AT_UPDATE and any(each["fault"] == fault for each in data["disputes"])
+
+
+def _of(key: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda data: data[key] == VICTIM
+
+
+DRILLS = (
+    DrillPlan(
+        name="flip-bit",
+        about="one bit of the reduced gradient that one rank holds",
+        fault=_rank(FaultKind.FLIP_REDUCED, element=ELEMENT, bit=MANTISSA_BIT),
+        kind="SYNC_MISMATCH",
+        detected=_disputes("digest"),
+        located=_attributed(AT_STEP),
+        same_bits=True,
+    ),
+    DrillPlan(
+        name="flip-outgoing",
+        about="the exponent of one element on the way from one rank to all",
+        fault=_rank(FaultKind.FLIP_OUTGOING, element=ELEMENT, bit=30),
+        kind="SYNC_MISMATCH",
+        detected=_disputes("conservation"),
+        located=_on_the_way,
+        same_bits=True,
+    ),
+    DrillPlan(
+        name="flip-parameter",
+        about="one bit of a parameter that one rank holds",
+        fault=_rank(FaultKind.FLIP_PARAMETER, element=ELEMENT, bit=MANTISSA_BIT),
+        kind="SYNC_MISMATCH",
+        detected=_disputes("parameters"),
+        located=_attributed(None),
+        same_bits=True,
+    ),
+    DrillPlan(
+        name="wrong-gradient",
+        about="one bit of a gradient that one rank computes, in a step that is audited",
+        fault=_rank(FaultKind.FLIP_LOCAL, AUDITED_STEP, element=ELEMENT, bit=MANTISSA_BIT),
+        kind="SYNC_MISMATCH",
+        detected=_disputes("local_gradient"),
+        located=_attributed(AUDITED_STEP),
+        same_bits=True,
+    ),
+    DrillPlan(
+        name="nan-gradient",
+        about="one element of a gradient that one rank computes becomes NaN",
+        fault=_rank(FaultKind.NAN_GRADIENT, element=ELEMENT),
+        kind="STEPS_SKIPPED",
+        detected=lambda data: data["update"] == AT_UPDATE,
+        located=_skipped,
+        same_bits=False,
+        recovers=False,
+    ),
+    DrillPlan(
+        name="kill-rank",
+        about="SIGKILL to one rank in the middle of an update",
+        fault=_rank(FaultKind.KILL),
+        kind="RANK_LOST",
+        detected=_of("rank"),
+        located=_lost("RANK_LOST", "rank"),
+        same_bits=True,
+    ),
+    DrillPlan(
+        name="hang-rank",
+        about="one rank never comes back from the middle of an update",
+        fault=_rank(FaultKind.HANG),
+        kind="RANK_LOST",
+        detected=_of("rank"),
+        located=_lost("RANK_LOST", "rank"),
+        same_bits=True,
+    ),
+    DrillPlan(
+        name="delay-rank",
+        about=f"one rank stops for {DELAY_S:g} s in the middle of an update",
+        fault=_rank(FaultKind.DELAY, seconds=DELAY_S),
+        kind="RANK_SLOW",
+        detected=_of("rank"),
+        located=_lost("RANK_SLOW", "rank"),
+        same_bits=True,
+        recovers=False,
+    ),
+    DrillPlan(
+        name="kill-actor",
+        about="SIGKILL to one actor before it collects",
+        fault=_actor(ActorFaultKind.KILL),
+        kind="ACTOR_LOST",
+        detected=_of("actor"),
+        located=_lost("ACTOR_LOST", "actor"),
+        same_bits=False,
+        recovers=False,
+    ),
+    DrillPlan(
+        name="corrupt-frame",
+        about="one bit of one fragment, after its digest was taken",
+        fault=_actor(ActorFaultKind.CORRUPT_FRAME),
+        kind="FRAGMENT_REFUSED",
+        detected=lambda data: data["reason"] == "corrupt",
+        located=_lost("FRAGMENT_REFUSED", "actor"),
+        same_bits=False,
+        recovers=False,
+    ),
+)
+
+
+def named(name: str) -> DrillPlan | None:
+    """The drill of that name."""
+    return next((plan for plan in DRILLS if plan.name == name), None)
