@@ -177,6 +177,9 @@ def test_a_file_is_read_as_it_stands(tmp_path: Path) -> None:
         ({"net": {"hidden": [64, "a"]}}, "'net.hidden.1'", "'a'", "a valid integer"),
         ({"net": {"hidden": []}}, "net.hidden", "()", "one or more layers of at least 1 unit"),
         ({"learner": {"device": "tpu"}}, "'learner.device'", "'tpu'", "'auto', 'cpu' or 'cuda'"),
+        ({"learner": {"ranks": 0}}, "learner.ranks", "0", "1 to 1024"),
+        ({"learner": {"max_restarts": -1}}, "learner.max_restarts", "-1", "0 or more"),
+        ({"learner": {"sync": {"collective_s": 0.0}}}, "learner.sync.collective_s", "0.0", "above 0, finite"),
         (
             {"optimiser": {"schedule": {"kind": "step"}}},
             "'optimiser.schedule.kind'",
@@ -204,6 +207,7 @@ def test_a_bad_value_is_named_by_its_whole_path(plain: dict[str, Any], what: str
         ({"actors": {"lane": 1}}, "'actors.lane'", "did you mean 'lanes'?"),
         ({"env": {"id": "A-v0", "vectorize": "own"}}, "'env.vectorize'", "did you mean 'vectorise'?"),
         ({"optimiser": {"schedule": {"finel": 0.5}}}, "'optimiser.schedule.finel'", "did you mean 'final'?"),
+        ({"learner": {"sync": {"collectives": 1}}}, "'learner.sync.collectives'", "did you mean 'collective_s'?"),
         ({"int": 1}, "'int'", "did you mean 'net'?"),
         ({"zzz": 1, "yyy": 2}, "'zzz' (and 1 more)", ""),
     ],
@@ -247,6 +251,16 @@ def test_a_target_needs_evaluations() -> None:
     assert caught.value.got == "evaluation.every = 0"
 
 
+@pytest.mark.parametrize("name", ["update_s", "snapshot_s"])
+def test_a_rank_must_give_the_others_up_before_the_driver_gives_the_rank_up(name: str) -> None:
+    """Else the loss of one rank would cost the process of every other; both keys are in the message."""
+    sync = {"collective_s": 20.0}
+    assert parsed(learner={"sync": sync}, deadlines={name: 20.5}).learner.sync.collective_s == 20.0
+    with pytest.raises(ConfigError, match=rf"learner\.sync\.collective_s is not below deadlines\.{name}") as caught:
+        parsed(learner={"sync": sync}, deadlines={name: 20})
+    assert caught.value.got == "20 s and 20 s"
+
+
 # ---- what follows from it ------------------------------------------------------------------------------------------
 
 
@@ -286,7 +300,17 @@ def test_the_plan_is_what_the_configuration_says() -> None:
         actors={"num": 5, "max_restarts": 6},
         evaluation={"every": 7, "episodes": 8, "final_episodes": 9},
         checkpoint={"every": 10},
+        learner={"ranks": 3, "max_restarts": 12, "sync": {"audit_every": 13}},
     ).plan()
     assert (plan.total_steps, plan.policy_lag, plan.stop_at_return) == (11, 0, 3.0)
     assert (plan.num_actors, plan.max_restarts, plan.checkpoint_every) == (5, 6, 10)
     assert (plan.evaluate_every, plan.episodes, plan.final_episodes) == (7, 8, 9)
+    assert (plan.num_ranks, plan.max_rank_restarts, plan.audit_every) == (3, 12, 13)
+
+
+def test_another_number_of_ranks_changes_nothing_else() -> None:
+    """And it is checked like the first."""
+    config = parsed(learner={"threads": 2})
+    assert config.with_ranks(3) == parsed(learner={"threads": 2, "ranks": 3})
+    with pytest.raises(ConfigError, match=r"learner\.ranks"):
+        config.with_ranks(0)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.clock import MonotonicClock, wait_until
 from deploy.cli import main
-from tests.e2e.command import alive, processes_of
+from deploy.driver import StopFlag
+from deploy.session import Outcome
+from tests.e2e.command import alive, processes_of, updates_made
 
 GONE_WITHIN_S = 90.0
+LIMIT_S = 90.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,3 +61,34 @@ def embedded_ray(num_processes: int) -> Iterator[None]:
     connect(num_processes=num_processes, object_store_bytes=0)
     yield
     disconnect()
+
+
+def beside(run: Callable[[StopFlag], Outcome], script: Callable[[], None]) -> Outcome:
+    """Drive a run in this thread while `script` does its worst in another; its end asks the run to stop."""
+    stop, faults = StopFlag(), []
+
+    def work() -> None:
+        try:
+            script()
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
+            faults.append(error)
+        stop.ask("the script is over")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    outcome = run(stop)
+    thread.join()
+    if faults:
+        raise faults[0]
+    return outcome
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait, for long enough on a slow machine."""
+    assert wait_until(condition, clock=MonotonicClock(), seconds=LIMIT_S)
+
+
+def wait_for_updates(out: Path, more: int, run: str = "r") -> None:
+    """Wait until `more` updates were made from now on."""
+    now = updates_made(out, run)
+    wait_for(lambda: updates_made(out, run) >= now + more)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,18 +14,15 @@ import numpy as np
 import pytest
 
 from actors.worker import ActorWorker
-from common.clock import MonotonicClock, wait_until
 from common.runs import EventRecord, RunRecord, RunRegistry, UpdateRecord
 from deploy.config import RunConfig, parse_config
-from deploy.driver import StopFlag
 from deploy.session import Outcome, train
 from tests.e2e.command import SMALL, Started, alive, answer, checkpoints, processes_of, truestep, updates_made
-from tests.e2e.in_process import children, embedded_ray, wait_gone
+from tests.e2e.in_process import beside, children, embedded_ray, wait_for, wait_for_updates, wait_gone
 
 pytest.importorskip("ray")
 FAULTY = "tests.envs:truestep-tests/Faulty-v0"
 SILENT_S = 2.0
-LIMIT_S = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -68,34 +64,9 @@ def of_kind(events: list[EventRecord], kind: str) -> list[dict[str, Any]]:
 
 
 def while_it_runs(out: Path, script: Callable[[], None], **changes: Any) -> Outcome:
-    """Train without end in this thread while `script` does its worst in another; its end asks the run to stop."""
-    stop, faults = StopFlag(), []
-
-    def work() -> None:
-        try:
-            script()
-        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
-            faults.append(error)
-        stop.ask("the script is over")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    outcome = train(config(steps=10**9, **changes), out=out, run="r", stop=stop)
-    thread.join()
-    if faults:
-        raise faults[0]
-    return outcome
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait, for long enough on a slow machine."""
-    assert wait_until(condition, clock=MonotonicClock(), seconds=LIMIT_S)
-
-
-def wait_for_updates(out: Path, more: int) -> None:
-    """Wait until `more` updates were made from now on."""
-    now = updates_made(out, "r")
-    wait_for(lambda: updates_made(out, "r") >= now + more)
+    """Train without end while `script` does its worst; its end asks the run to stop."""
+    endless = config(steps=10**9, **changes)
+    return beside(lambda stop: train(endless, out=out, run="r", stop=stop), script)
 
 
 # ---- processes -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,10 +17,9 @@ import pytest
 
 from common.clock import MonotonicClock, wait_until
 from deploy.config import parse_config
-from deploy.driver import StopFlag
-from deploy.session import Outcome, resume, train
+from deploy.session import resume, train
 from tests.e2e.command import processes_of, updates_made
-from tests.e2e.in_process import embedded_ray
+from tests.e2e.in_process import beside, embedded_ray
 
 pytest.importorskip("ray")
 LIMIT_S = 90.0
@@ -108,26 +106,6 @@ class Watching:
     def until(self, condition: Callable[[dict[str, float]], bool]) -> None:
         """Look on until a scrape meets the condition."""
         assert wait_until(lambda: condition(self.look()), clock=MonotonicClock(), seconds=LIMIT_S)
-
-
-def beside(run: Callable[[StopFlag], Outcome], script: Callable[[], None]) -> Outcome:
-    """Drive a run in this thread while `script` looks on in another; its end stops the run."""
-    stop, faults = StopFlag(), []
-
-    def work() -> None:
-        try:
-            script()
-        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
-            faults.append(error)
-        stop.ask("seen enough")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    outcome = run(stop)
-    thread.join()
-    if faults:
-        raise faults[0]
-    return outcome
 
 
 def answers(address: str) -> bool:
