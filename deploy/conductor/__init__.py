@@ -2,10 +2,13 @@
 
 engine ──event──► Conductor.handle ──commands──► engine
 
-FragmentMade ┐                        ┌ Collect(actor, update, weights)
-UpdateMade   ├─► accounts, frames,    ├ Update(frames in actor order)
-ActorLost    │   cuts, seats ────────►├ SnapshotActor, SnapshotLearner, WriteCheckpoint
-StopAsked ...┘                        └ StartActor, Evaluate, Note, Finish
+ActorStarted, FragmentMade, ActorLost   collection     ► Collect, SnapshotActor, StartActor
+RankStarted, StateAdopted, GroupJoined  assembly       ► StartRank, AdoptState, JoinGroup, Publish
+RankUpdated, RankLost                   learners       ► Update, HurryRank, StopRank; outcomes: made, voided, astray
+    made                                commits        ► RecordUpdate
+    astray                              conductor      ► RollBack, and an assembly from what the driver holds
+LearnerSnapshot, ActorSnapshot          checkpointing  ► SnapshotLearner, WriteCheckpoint
+EvaluationMade, CheckpointWritten       conductor      ► Evaluate, Finish
 
 loop     consumes         produces          waits for                 unblocked by
 handle   one event        commands          nothing: it is a function the engine's next event

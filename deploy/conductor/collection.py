@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from common.errors import EnvironmentFault
 from deploy.conductor.accounts import OLD_LEASE, OLD_TERM, ROLLED_BACK, Accounts
 from deploy.conductor.cuts import CutInProgress, Cuts
-from deploy.conductor.evaluations import Publication
 from deploy.conductor.fragments import Fragments
 from deploy.conductor.messages import (
     ActorCommand,
@@ -23,6 +22,7 @@ from deploy.conductor.messages import (
     StartActor,
 )
 from deploy.conductor.plan import Plan
+from deploy.conductor.progress import Publications
 from deploy.conductor.seats import Seat, SeatStatus, ToldCollect
 
 
@@ -158,15 +158,16 @@ class Collection:
 
     # ---- decisions -------------------------------------------------------------------------------------------------
 
-    def tell(self, *, term: int, until: int, weights: dict[int, Publication]) -> Iterator[ActorCommand]:
+    def tell(self, *, term: int, until: int, weights: Publications) -> Iterator[ActorCommand]:
         """The next steps of every seat's program, up to the collect before `until`, as far as there are weights."""
         for seat in self.seats:
             while seat.running:
                 yield from self._tell_snapshots(seat)
                 basis = max(self.floor, seat.next_collect - self._plan.policy_lag)
-                if seat.next_collect >= until or basis not in weights:
+                published = weights.get(basis)
+                if seat.next_collect >= until or published is None:
                     break
-                version, handle = weights[basis]
+                version, handle = published
                 update = seat.next_collect
                 seat.outstanding.append(ToldCollect(term, update))
                 yield Collect(actor=seat.actor, update=update, term=term, version=version, weights=handle)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from actors.evaluate import EvaluationResult
+from common.errors import RunFailedError
 from deploy.conductor.plan import Plan
+from learner.reports import UpdateReport
 
 
 class Ending:
@@ -50,3 +52,33 @@ class Ending:
         if self._reached is None:
             return "finished", f"{env_steps:,} steps done"
         return "finished", f"mean return {self._reached:g} reached the target {self._plan.stop_at_return:g}"
+
+
+class Skips:
+    """Updates in a row that committed no gradient step.
+
+    Args:
+        at_most: with so many the run is given up; 0 never gives up.
+    """
+
+    def __init__(self, at_most: int) -> None:
+        self._at_most = at_most
+        self._in_a_row = 0
+
+    def take(self, report: UpdateReport) -> RunFailedError | None:
+        """One more update; returns what ends the run, if it was one too many without a step."""
+        self._in_a_row = 0 if report.trained else self._in_a_row + 1
+        if not self._in_a_row >= self._at_most > 0:
+            return None
+        verdict = f"{self._in_a_row} updates in a row committed no gradient step: "
+        if report.skipped_steps:
+            verdict += f"non-finite gradients (first in {report.skipped_at})"
+            fix = "lower optimiser.learning_rate, or look for NaN in rewards; then resume"
+        else:
+            verdict += "no fragment of theirs held a transition to train on"
+            fix = "see the record for refused fragments and broken episodes; then resume"
+        return RunFailedError(verdict, fix=fix)
+
+    def forget(self) -> None:
+        """A rollback: none of them happened."""
+        self._in_a_row = 0

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from actors.evaluate import EvaluationResult
-from deploy.conductor.messages import Evaluate, Handle
+from deploy.conductor.messages import Evaluate
+from deploy.conductor.progress import Publication
 from deploy.conductor.seats import Seat
 
 MAX_TRIES = 3
 Key = tuple[int, bool]  # update, final
-Publication = tuple[int, Handle]  # version, weights
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +29,11 @@ class Evaluations:
 
     def __init__(self) -> None:
         self._pending: dict[Key, _Pending] = {}
+
+    @property
+    def judging(self) -> bool:
+        """Whether a periodic evaluation is under way, or waits for its weights."""
+        return any(not final for _, final in self._pending)
 
     def ask(self, update: int, *, final: bool, published: Publication | None, episodes: int) -> None:
         """Have the weights after `update` updates evaluated; None: once they are published again."""

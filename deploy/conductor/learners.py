@@ -36,17 +36,16 @@ from deploy.conductor.messages import (
     SnapshotLearner,
     StartRank,
     StateAdopted,
-    StopRank,
     Update,
 )
 from deploy.conductor.orders import Judgement, Order, compose_order
 from deploy.conductor.outcomes import Astray, Ended, Made, Outcome, Voided
 from deploy.conductor.plan import Plan
 from deploy.conductor.ranks import RankSeat, Task
-from learner.reports import Attribution, Fault, OrderStatus, Standing
+from deploy.conductor.suspects import Suspects
+from learner.reports import OrderStatus, Standing
 
 UPDATES_AHEAD = 2  # one running, one queued behind it
-BLAMED_TOO_OFTEN = 2
 SLOW_AGAIN = 100  # commits between two notes about the same slow rank
 
 RankEvent = (
@@ -73,7 +72,7 @@ class Learners:
         self._orders: deque[Order] = deque()
         self._attempts = 0
         self._disputed = 0
-        self._outcasts: set[int] = set()
+        self._suspects = Suspects(self._group)
         self._asked: set[int] = set()
         self._called_slow: dict[int, int] = {}
 
@@ -90,7 +89,7 @@ class Learners:
     @property
     def ready(self) -> bool:
         """Whether the group takes orders and hands over states."""
-        return self._assembly is None and not self._outcasts
+        return self._assembly is None and not self._suspects.outcasts
 
     @property
     def takes_update(self) -> bool:
@@ -314,9 +313,7 @@ class Learners:
             yield from self._after_commit(result.order)
 
     def _after_commit(self, order: Order) -> Results:
-        attribution = next((r.sync.attribution for r in order.reports.values() if r.sync.attribution), None)
-        if attribution is not None:
-            yield from self._blame(order, attribution)
+        yield from self._suspects.judge_made(order)
         slow = notes.slowest(order, above_s=self._plan.slow_rank_s)
         if slow is None:
             return
@@ -329,15 +326,9 @@ class Learners:
         """All ranks have restored the update's start, so the same order can be told again."""
         yield notes.mismatch(order)
         yield self._void(order)
-        reports = list(order.reports.values())
-        attribution = next((r.sync.attribution for r in reports if r.sync.attribution), None)
-        if any(each.fault is Fault.LOCAL_GRADIENT for report in reports for each in report.sync.disputes):
-            if attribution is None or not attribution.ranks:
-                yield Ended(error=_unattributed(order))
-                return
-            yield from self._blame(order, attribution)
+        yield from self._suspects.judge_disputed(order)
         self._disputed += 1
-        if self._outcasts:  # who was wrong will not be asked again
+        if self._suspects.outcasts:  # who was wrong will not be asked again
             self._disputed = 0
         elif self._disputed >= 2:
             yield Astray(reason=f"update {order.update} was disputed {self._disputed} times in a row")
@@ -351,22 +342,6 @@ class Learners:
             yield Astray(reason=f"{self._group.failures} attempts to sync in a row failed")
             return
         self._recover(unsettled)
-
-    def _blame(self, order: Order, attribution: Attribution) -> Results:
-        yield notes.attributed(order, attribution)
-        for rank in attribution.ranks:
-            seat = self._group.seats[rank]
-            seat.blamed += 1
-            if seat.blamed >= BLAMED_TOO_OFTEN and seat.live:
-                self._outcasts.add(rank)
-        if self._outcasts and len(self._outcasts) == len(self._group.live):
-            who = ", ".join(str(rank) for rank in sorted(self._outcasts))
-            verdict = (
-                f"learner rank {who} was wrong {BLAMED_TOO_OFTEN} times, and no other is left (update {order.update})"
-            )
-            yield Ended(
-                error=RunFailedError(verdict, fix="check the memory of its machine, then resume the run elsewhere")
-            )
 
     # ---- recovery --------------------------------------------------------------------------------------------------
 
@@ -391,23 +366,8 @@ class Learners:
         """Once every order is answered: expel, form the group."""
         if self._orders:
             return
-        for rank in sorted(self._outcasts):
-            seat = self._group.seats[rank]
-            seat.quarantine()
+        if self._suspects.outcasts:
+            yield from self._suspects.expel()
             self._recover()
-            yield notes.quarantined(seat)
-            yield StopRank(rank=rank)
-        self._outcasts.clear()
         if self._assembly is not None:
             yield from self._carry(self._assembly.advance())
-
-
-def _unattributed(order: Order) -> RunFailedError:
-    disputes = next(report.sync.disputes for report in order.reports.values() if report.sync.disputes)
-    first = disputes[0]
-    ranks = " and ".join(str(rank) for rank in sorted(first.digests))
-    return RunFailedError(
-        f"unattributed: learner ranks {ranks} contradict each other about a local gradient "
-        f"(update {order.update}, step {first.step})",
-        fix="check the memory of their machines, then resume the run",
-    )

@@ -1,0 +1,92 @@
+"""What a commit changes, and what a rollback takes back: accounts, progress, the counts of what went wrong in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from common.errors import RunFailedError
+from deploy.conductor.accounts import SKIPPED, Accounts
+from deploy.conductor.ending import Skips
+from deploy.conductor.fragments import Fragments
+from deploy.conductor.messages import Held, Note, RecordUpdate
+from deploy.conductor.orders import Order
+from deploy.conductor.plan import Plan
+from deploy.conductor.progress import Progress, Publications
+from deploy.conductor.safe import Rollbacks, SafePoint
+from learner.reports import UpdateReport
+
+
+class Commits:
+    """Commits orders, and undoes them.
+
+    Args:
+        plan: how many updates in a row may commit no step, how often training may be rolled back.
+        progress, accounts, weights, fragments: of the run, kept up here.
+
+    Attributes:
+        rollbacks: so far.
+    """
+
+    def __init__(
+        self, plan: Plan, progress: Progress, accounts: Accounts, weights: Publications, fragments: Fragments
+    ) -> None:
+        self.rollbacks = Rollbacks(plan.max_rollbacks)
+        self._plan = plan
+        self._progress = progress
+        self._accounts = accounts
+        self._weights = weights
+        self._fragments = fragments
+        self._skips = Skips(plan.max_skipped_updates)
+
+    def commit(self, order: Order) -> Iterator[RecordUpdate | Note | RunFailedError]:
+        """An order that every rank agreed on. An error among what comes out ends the run."""
+        report = order.merged()
+        yield from self._count(order.held, report)
+        self._fragments.settle(report.update)
+        self._progress.commit(report, steps=sum(held.summary.num_valid for held in order.held))
+        published = None if order.weights is None else (report.version, order.weights)
+        self._weights.advance(self._progress.committed, published)
+        yield RecordUpdate(report=report, chain=self._progress.chain)
+        if report.skipped_steps:
+            data = {"update": report.update, "steps": report.skipped_steps, "parameter": report.skipped_at}
+            yield Note(kind="STEPS_SKIPPED", data=data)
+        error = self._skips.take(report)
+        if error is not None:
+            yield error
+
+    def _count(self, fragments: tuple[Held, ...], report: UpdateReport) -> Iterator[Note]:
+        trained = 0
+        for held, verdict in zip(fragments, report.verdicts, strict=True):
+            summary = held.summary
+            if verdict.refusal:
+                self._accounts.drop(verdict.refusal, summary.num_valid)
+                data = {"actor": summary.actor, "reason": verdict.refusal, "detail": verdict.detail}
+                yield Note(kind="FRAGMENT_REFUSED", data=data)
+            elif report.trained:
+                trained += summary.num_valid
+            else:
+                self._accounts.drop(SKIPPED, summary.num_valid)
+        self._accounts.trained += trained
+        self.rollbacks.commit(report.update, trained=trained)
+
+    def refuse_rollback(self, reason: str) -> RunFailedError | None:
+        """What ends the run, if one more rollback is one too many; else the rollback is counted."""
+        if self.rollbacks.begin(self._progress.committed):
+            return None
+        times, furthest = self._plan.max_rollbacks, self.rollbacks.furthest
+        return RunFailedError(
+            f"rolled back {times} times without getting beyond update {furthest}: {reason}",
+            fix="see the record's SYNC_ and RANK_ events for who and where, mend that machine, then resume the run",
+        )
+
+    def undo(self, safe: SafePoint) -> None:
+        """Back to `safe`, under a new term: what was trained since was not."""
+        progress = self._progress
+        self._accounts.undo(
+            trained=self.rollbacks.undo(safe.update),
+            updates=progress.committed - safe.update,
+            steps=progress.env_steps - safe.env_steps,
+        )
+        progress.return_to(safe)
+        self._weights.clear()
+        self._skips.forget()

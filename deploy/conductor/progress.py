@@ -1,0 +1,101 @@
+"""How far a run has come, and the weights that may act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deploy.conductor.messages import Cut, Handle
+from deploy.conductor.safe import SafePoint, extend_chain
+from learner.reports import UpdateReport
+
+Publication = tuple[int, Handle]  # version, weights
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        term: of the learner, between two rollbacks.
+        committed: updates that every rank agreed on.
+        issued: updates told to the group of ranks.
+        env_steps: valid transitions of committed updates.
+        version: last published.
+        parameter_digest: of the parameters after `committed` updates.
+        chain: of the digests of all committed updates.
+    """
+
+    term: int = 0
+    committed: int = 0
+    issued: int = 0
+    env_steps: int = 0
+    version: int = 0
+    parameter_digest: str = ""
+    chain: str = ""
+
+    @staticmethod
+    def at(cut: Cut | None) -> Progress:
+        """Where a resume begins; None = a new run."""
+        if cut is None:
+            return Progress()
+        return Progress(
+            term=cut.term,
+            committed=cut.update,
+            issued=cut.update,
+            env_steps=cut.env_steps,
+            parameter_digest=cut.parameter_digest,
+            chain=cut.chain,
+        )
+
+    def commit(self, report: UpdateReport, *, steps: int) -> None:
+        """One more update, of `steps` environment steps."""
+        self.committed = report.update + 1
+        self.env_steps += steps
+        self.version, self.parameter_digest = report.version, report.parameter_digest
+        self.chain = extend_chain(
+            self.chain,
+            update=report.update,
+            parameter_digest=report.parameter_digest,
+            state_digest=report.state_digest,
+        )
+
+    def return_to(self, safe: SafePoint) -> None:
+        """A rollback: a new term goes on from there."""
+        self.term += 1
+        self.committed = self.issued = safe.update
+        self.env_steps, self.parameter_digest, self.chain = safe.env_steps, safe.parameter_digest, safe.chain
+
+
+class Publications:
+    """Weights by the updates they contain, as far back as a policy lag reaches."""
+
+    def __init__(self, policy_lag: int) -> None:
+        self._lag = policy_lag
+        self._published: dict[int, Publication] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._published)
+
+    def __contains__(self, update: int) -> bool:
+        return update in self._published
+
+    def get(self, update: int) -> Publication | None:
+        """The weights after `update` updates, if they are there."""
+        return self._published.get(update)
+
+    def advance(self, update: int, published: Publication | None) -> None:
+        """`update` updates are committed; their weights, unless they were lost with their rank."""
+        if published is not None:
+            self._published[update] = published
+        self._published.pop(update - self._lag - 1, None)
+
+    def publish(self, update: int, published: Publication, *, floor: int) -> None:
+        """The weights after `update` updates, published apart. Where earlier ones of this term were lost with a rank,
+        these act instead: they will never come."""
+        self._published[update] = published
+        for earlier in range(max(floor, update - self._lag), update):
+            self._published.setdefault(earlier, published)
+
+    def clear(self) -> None:
+        """A rollback: none of them may act."""
+        self._published.clear()
