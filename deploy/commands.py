@@ -22,7 +22,6 @@ from deploy.outputs import open_registry
 from deploy.report import report_lines, run_report, run_row
 from deploy.session import Outcome, resume, train
 
-
 WIDE = 140  # columns of a table that goes to a file or a pipe
 
 
@@ -183,7 +182,7 @@ def _drill(command: cli.Drill) -> int:
         print(json.dumps({"out": str(command.out), "drills": [result.to_plain() for result in results]}))
     else:
         console = Console()
-        console.print(_drill_table(results), width=None if console.is_terminal else WIDE)
+        Console(width=None if console.is_terminal else WIDE).print(_drill_table(results))
         for result in results:
             if not result.passed:
                 print(f"{result.name}: {result.why}; see `truestep show {result.run} --out {command.out}`")

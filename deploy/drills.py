@@ -72,19 +72,24 @@ def _attributed(step: int | None) -> Callable[[Sequence[Event]], str]:
     def located(events: Sequence[Event]) -> str:
         for data in _data(events, "SYNC_ATTRIBUTED"):
             if data["ranks"] == [VICTIM] and step in (None, data["step"]):
-                chunks = ", ".join(map(str, data["chunks"]))
-                where = f"step {data['step']}, bucket {data['bucket']}, chunk {chunks}" if chunks else data["fault"]
-                return f"rank {VICTIM}, {where}"
+                return f"rank {VICTIM}, {_place(data)}"
         return ""
 
     return located
+
+
+def _place(data: Mapping[str, Any]) -> str:
+    """Step, bucket and chunks, as far as there are any; else what the dispute was about."""
+    words = [f"{key} {data[key]}" for key in ("step", "bucket") if data[key] >= 0]
+    words += [f"chunk {chunk}" for chunk in data["chunks"]]
+    return ", ".join(words if data["step"] >= 0 else [data["fault"], *words])
 
 
 def _on_the_way(events: Sequence[Event]) -> str:
     """What was changed between two ranks is nobody's: no rank may be named, but the place must be."""
     for data in _data(events, "SYNC_ATTRIBUTED"):
         if data["ranks"] == "unattributed" and data["step"] == AT_STEP and data["chunks"]:
-            return f"between ranks, step {data['step']}, bucket {data['bucket']}, chunk {data['chunks'][0]}"
+            return f"between ranks, {_place(data)}"
     return ""
 
 
