@@ -1,9 +1,11 @@
 """Does it learn? Final greedy policies over 100 fresh episodes, per environment and seed.
 
-    python -m benchmarks.learning [--envs CartPole-v1 ...] [--seeds 0 1 2 3 4] [--jobs 2]
+    python -m benchmarks.learning [--envs ENV ...] [--seeds 0 1 2 3 4] [--jobs 2] [--learners 1] [--engine inline]
 
-Each run is `truestep train` with the shipped recipe of its environment, engine inline: bit for bit what Ray gives, and
-two runs share a machine without a cluster. Nothing is evaluated before the end, so no policy is picked for its score.
+Each run is `truestep train` with the shipped recipe of its environment, by default with engine inline: bit for bit what
+Ray gives, and two runs share a machine without a cluster. With several learner ranks there are at least as many actors,
+so that each has rows, and fewer lanes, so that an update keeps its size. Nothing is evaluated before the end, so no
+policy is picked for its score.
 """
 
 from __future__ import annotations
@@ -78,7 +80,28 @@ class Learned:
         return self.mean is not None and self.mean >= task.at_least and self.steps <= task.within
 
 
-def learn(env: str, seed: int) -> Learned:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How runs are carried out.
+
+    Attributes:
+        learners: learner ranks.
+        engine: inline or ray.
+    """
+
+    learners: int = 1
+    engine: str = "inline"
+
+    def actors(self, recipe: dict[str, int]) -> dict[str, int]:
+        """As the recipe has them, unless there are fewer than ranks: then more, with about as many lanes in all."""
+        num = max(self.learners, recipe["num"])
+        return {"num": num, "lanes": max(1, recipe["num"] * recipe["lanes"] // num)}
+
+
+INLINE = Shape()
+
+
+def learn(env: str, seed: int, shape: Shape = INLINE) -> Learned:
     """One run, in this process. Raises UserError for a recipe that does not fit."""
     from deploy.config import merge, parse_config, read_toml, recipe
     from deploy.outputs import open_registry
@@ -90,7 +113,9 @@ def learn(env: str, seed: int) -> Learned:
     fixed = {
         "env": {"id": env},
         "seed": seed,
-        "engine": "inline",
+        "engine": shape.engine,
+        "learner": {"ranks": shape.learners},
+        "actors": shape.actors(values["actors"]),
         "evaluation": {"every": 0, "final_episodes": FINAL_EPISODES},
         "metrics": {"enabled": False},
     }
@@ -112,14 +137,14 @@ def learn(env: str, seed: int) -> Learned:
     )
 
 
-def learn_all(envs: Sequence[str], seeds: Sequence[int], *, jobs: int) -> Iterator[Learned]:
+def learn_all(envs: Sequence[str], seeds: Sequence[int], shape: Shape, *, jobs: int) -> Iterator[Learned]:
     """Every run, `jobs` at a time in processes of their own, in the order of environments and seeds."""
     for name in ONE_THREAD:
         os.environ.setdefault(name, "1")  # before numpy is imported there
     work = [(env, seed) for env in envs for seed in seeds]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
-        for running in [pool.submit(learn, env, seed) for env, seed in work]:
+        for running in [pool.submit(learn, env, seed, shape) for env, seed in work]:
             yield running.result()
 
 
@@ -159,18 +184,22 @@ def main() -> None:
     parser.add_argument("--envs", nargs="+", choices=tuple(TASKS), default=list(TASKS), metavar="ENV")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--learners", type=int, default=1, help="learner ranks of a run")
+    parser.add_argument("--engine", choices=("inline", "ray"), default="inline")
     asked = parser.parse_args()
+    shape = Shape(learners=asked.learners, engine=asked.engine)
     if asked.jobs < 1:
         parser.error(f"--jobs: got {asked.jobs}, allowed: 1 or more")
     runs: dict[str, list[Learned]] = {env: [] for env in asked.envs}
-    for run in learn_all(asked.envs, asked.seeds, jobs=asked.jobs):
+    for run in learn_all(asked.envs, asked.seeds, shape, jobs=asked.jobs):
         runs[run.env].append(run)
         mean = "failed: " + run.verdict if run.mean is None else f"{run.mean:.2f}"
         print(f"{run.env}  seed {run.seed}  {mean}  {run.steps:,} steps  {run.seconds:.1f} s", file=sys.stderr)
     judged = [judge(env, each) for env, each in runs.items()]
     print(words(judged, asked.seeds))
     met = all(each["met"] for each in judged)
-    print(result_line({"benchmark": "learning", "seeds": asked.seeds, "environments": judged, "met": met}))
+    facts = {"benchmark": "learning", "seeds": asked.seeds, "learners": asked.learners, "engine": asked.engine}
+    print(result_line({**facts, "environments": judged, "met": met}))
 
 
 if __name__ == "__main__":
