@@ -22,13 +22,14 @@ def recorded(out: Path, run: str) -> int:
     return max(digests(out, run), default=0)
 
 
-def config(policy_lag: int, **changes: Any) -> RunConfig:
+def config(policy_lag: int, ranks: int = 1, **changes: Any) -> RunConfig:
     plain: dict[str, Any] = {
         "env": {"id": "CartPole-v1"},
         "engine": "inline",
         "seed": 5,
         "steps": 2 * 4 * 16 * UPDATES,
         "policy_lag": policy_lag,
+        "learner": {"ranks": ranks},
         "actors": {"num": 2, "lanes": 4, "rows": 16},
         "net": {"hidden": [16]},
         "optimiser": {"schedule": {"kind": "linear", "final": 0.1}},
@@ -40,11 +41,11 @@ def config(policy_lag: int, **changes: Any) -> RunConfig:
     return parse_config(plain | changes)
 
 
-@pytest.fixture(scope="module", params=[0, 1])
+@pytest.fixture(scope="module", params=[(0, 1), (1, 1), (1, 2)], ids=["lag 0", "lag 1", "lag 1, two ranks"])
 def unbroken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, str]]:
     """A finished run with a checkpoint after every update, and its digests."""
     out = tmp_path_factory.mktemp("unbroken")
-    outcome = train(config(request.param), out=out, run="r")
+    outcome = train(config(*request.param), out=out, run="r")
     assert outcome.status == "finished"
     made = digests(out, "r")
     assert sorted(made) == list(range(1, max(made) + 1)) and max(made) >= UPDATES
