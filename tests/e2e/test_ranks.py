@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,10 @@ def test_two_and_three_ranks_train_as_one_does(policy_lag: int, tmp_path: Path) 
 
 
 def test_ranks_in_threads_and_in_processes_give_the_same_bits(cluster: None, tmp_path: Path) -> None:
-    """Digest of the parameters, of the whole state and of the chain, after every update."""
-    inline = finished(tmp_path, "inline", 2)
-    over_ray = finished(tmp_path, "ray", 2, engine="ray")
+    """Digest of the parameters, of the whole state and of the chain, after every update; two fragments a rank."""
+    actors = {"num": 4, "lanes": 4, "rows": 32}
+    inline = finished(tmp_path, "inline", 2, actors=actors)
+    over_ray = finished(tmp_path, "ray", 2, actors=actors, engine="ray")
     assert len(inline) >= 2
     assert [(row.parameter_digest, row.state_digest, row.chain) for row in over_ray] == [
         (row.parameter_digest, row.state_digest, row.chain) for row in inline
@@ -146,8 +148,11 @@ def test_killed_ranks_are_replaced_and_no_update_is_lost(cluster: None, tmp_path
         wait_for_updates(tmp_path, 2)
         for number, victim in enumerate(rank_pids(), start=1):
             os.kill(victim, signal.SIGKILL)
-            wait_for(lambda number=number: len(events(tmp_path, "GROUP_FORMED")) == number)
+            wait_for(partial(formed, number))
             wait_for_updates(tmp_path, 2)
+
+    def formed(times: int) -> bool:
+        return len(events(tmp_path, "GROUP_FORMED")) == times
 
     outcome = endless(tmp_path, script, 2)
     assert outcome.status == "interrupted", outcome.verdict
