@@ -185,7 +185,7 @@ class LearnerRank:
         """Give the group up: whoever waits for this rank fails at once."""
         if self._group is not None:
             self._group.leave()
-        self._group = None
+        self._group = self._algorithm = None
 
     def publish(self, *, version: int, term: int) -> NDArray[np.uint8]:
         """The weights as they are, under `version`. Every rank of a group is told, so that all know the version."""
@@ -214,7 +214,8 @@ class LearnerRank:
 
         Returns:
             The report, and the weights document where the update was made and this rank has place 0. Unless the status
-            is MADE everything is as it was before; a failed collective is a status, no exception.
+            is MADE everything is as it was before; a failed collective is a status, no exception. After any exception
+            everything is as before too, and the group has been left, so that nobody waits for this rank.
         """
         if order.update != self._updates:
             return self._not_made(order, OrderStatus.OUT_OF_STEP), None
@@ -225,17 +226,33 @@ class LearnerRank:
         self._replica.back_up()
         backup_ns = self._clock.now_ns() - start_ns
         try:
-            attempt = self._attempt(order, documents, audited_documents)
-        except SyncError as error:
-            self._replica.restore()
-            self._intake.set_state(memory)
+            attempt = self._attempt_or_failure(order, documents, audited_documents)
+        except BaseException:
+            self._go_back(memory)
             self.leave()
-            return self._not_made(order, OrderStatus.FAILED, failure=str(error)), None
+            raise
+        if isinstance(attempt, str):
+            self._go_back(memory)
+            self.leave()
+            return self._not_made(order, OrderStatus.FAILED, failure=attempt), None
         if attempt.closed.dispute is not None:
-            self._replica.restore()
-            self._intake.set_state(memory)
+            self._go_back(memory)
             return self._disputed(order, attempt), None
         return self._commit(order, attempt, backup_ns)
+
+    def _go_back(self, memory: dict[str, Any]) -> None:
+        """To the start of the update."""
+        self._replica.restore()
+        self._intake.set_state(memory)
+
+    def _attempt_or_failure(
+        self, order: UpdateOrder, documents: Sequence[Any], audited_documents: Sequence[Any]
+    ) -> _Attempt | str:
+        """The attempt, or what a collective failed of, in words: the error holds on to the connections to be closed."""
+        try:
+            return self._attempt(order, documents, audited_documents)
+        except SyncError as error:
+            return str(error)
 
     def _attempt(self, order: UpdateOrder, documents: Sequence[Any], audited_documents: Sequence[Any]) -> _Attempt:
         """Up to the shared verdict; nothing is final. Raises SyncError."""

@@ -78,10 +78,9 @@ class Scale:
     def measure(self, values: Tensor) -> Callable[[], Measured]:
         """What `values` [num_elements] weigh, when it is asked for."""
         if not self._on_host:
-            sums = self._queued_sums(values)
-            low, high = torch.aminmax(values)
-            square, peak = torch.dot(values, values), torch.maximum(-low, high)
-            queued = torch.stack([sums.sum(), sums.square().sum(), square.double(), peak.double()])
+            sums, (low, high) = self._queued_sums(values), torch.aminmax(values)
+            figures = [sums.sum(), sums.square().sum(), torch.dot(values, values).double()]
+            queued = torch.stack([*figures, torch.maximum(-low, high).double()])
             return lambda: self._measured(*queued.tolist())
         host = values.numpy()
         with np.errstate(over="ignore", invalid="ignore"):

@@ -114,8 +114,14 @@ class ProcessGroup:
         return np.stack([each.cpu().numpy().view(np.uint64) for each in everyone])
 
     def abort(self) -> None:
-        """Leave: whoever still waits for this rank fails at once."""
-        self._group.abort()
+        """Leave: whoever still waits for this rank fails at once. Afterwards there is no group.
+
+        Gloo closes its connections only when nothing refers to them any more, be it a handle; what is still under way
+        in them is waited for, at most until its deadline.
+        """
+        if self._group is not None:
+            self._group.abort()
+        self._group = None
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:

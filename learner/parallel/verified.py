@@ -169,6 +169,7 @@ class VerifiedGroup:
     def leave(self) -> None:
         """Close the connections; hooks go too."""
         self._order.close()
+        self._handles.clear()
         self._group.abort()
 
     # ---- a step ----------------------------------------------------------------------------------------------------
@@ -208,9 +209,9 @@ class VerifiedGroup:
         self._order.finish()
         step = self._steps[-1]
         digests, came_out = [], []
-        for bucket, handle in zip(self._buckets, self._handles, strict=True):
+        for bucket in self._buckets:
             start_ns = self._clock.now_ns()
-            self._group.finish(handle)
+            self._group.finish(self._handles[bucket.index])
             self.effort.reduce_ns += self._clock.now_ns() - start_ns
             self._tamper.received(step.number, bucket.start, self._sent[bucket.index])
             start_ns = thread_cpu_ns()
