@@ -15,6 +15,7 @@ from common.specs import ArraySpec, SpaceSpec
 from common.weights import decode_weights
 from learner.algorithms.ppo import PPOConfig
 from learner.optimiser import OptimiserConfig
+from learner.parallel.config import SyncConfig
 from learner.rank import LearnerConfig, RankConfig
 
 
@@ -96,6 +97,7 @@ def rank_config(
     hidden: tuple[int, ...] = (8,),
     learning_rate: float = 1e-2,
     max_gradient_norm: float = 0.5,
+    sync: SyncConfig | None = None,
     **ppo: Any,
 ) -> RankConfig:
     """A small learner for fragments of `layout`, on the CPU."""
@@ -105,7 +107,7 @@ def rank_config(
         horizon_updates=10,
         max_lag=max_lag,
         layout=layout,
-        learner=LearnerConfig(device="cpu"),
+        learner=LearnerConfig(device="cpu", sync=sync or SyncConfig()),
         net=NetConfig(hidden=hidden),
         optimiser=OptimiserConfig(learning_rate=learning_rate, max_gradient_norm=max_gradient_norm),
         ppo=PPOConfig(**({"epochs": 2, "minibatch": 4} | ppo)),
