@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from common.parameters import FlatParameters
 from learner.parallel.digests import chunk_bounds, combined, digest_chunks
+from learner.parallel.faults import Tamper, Untouched
 from learner.parallel.verdict import Recomputed, judge_audit
 from learner.reports import Attribution, Dispute, Fault
 
@@ -135,10 +136,11 @@ class OneRank:
     compares = True
     place = 0
 
-    def __init__(self, rank: int, parameters: FlatParameters) -> None:
+    def __init__(self, rank: int, parameters: FlatParameters, tamper: Tamper | None = None) -> None:
         self.ranks: tuple[int, ...] = (rank,)
         self.effort = Effort()
         self._parameters = parameters
+        self._tamper = tamper or Untouched()
         self._bounds = chunk_bounds(0, parameters.num_elements)
         self._recomputed: tuple[int, Recomputed] | None = None
         self._watched = False
@@ -150,6 +152,7 @@ class OneRank:
         self.effort = Effort()
         self._recomputed = None
         self._steps = 0
+        self._tamper.began(update)
 
     def exchange(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Its own, as one row."""
@@ -161,6 +164,7 @@ class OneRank:
 
     def finish_step(self) -> None:
         """The gradient is what it is."""
+        self._tamper.computed(self._steps, 0, self._parameters.gradient)
         self._steps += 1
         if self._watched:
             self._local = self.digest_gradient()

@@ -49,7 +49,7 @@ def join_group(
         RunFailedError: the ranks are not alike; no collective was begun.
     """
     if len(formation.ranks) == 1:
-        return OneRank(member.rank, parameters)
+        return OneRank(member.rank, parameters, tamper)
     clock.sleep(formation.delay_s)
     place = formation.ranks.index(member.rank)
     blackboard = Blackboard(formation, place, meeting, deadline_s=config.collective_s)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
-from common.errors import RunFailedError, SyncError
+from common.errors import RunFailedError
 from learner.parallel.config import SyncConfig
 from learner.parallel.faults import FaultKind, RankFault, flip_bit
 from learner.rank import RankConfig
 from learner.reports import Fault, Formation, OrderStatus, UpdateReport
-from tests.learner.ranks import Interference, Ranks, rollout, settled, together
+from tests.learner.ranks import Interference, Ranks, rollout, settled
 from tests.support import layout, rank_config
 
 SHAPE = layout(8, 8)  # 64 rows
@@ -82,7 +80,7 @@ def test_several_ranks_learn_what_one_learns(valid: Sequence[int]) -> None:
 
 
 def test_every_rank_reports_the_same_numbers() -> None:
-    """Losses are over the rows of all ranks; verdicts are of a rank's own share, the digest of the weights of place 0."""
+    """Losses are over all rows; verdicts are of a rank's own share; place 0 alone has published weights to digest."""
     reports = Ranks(config(), 3).make(0, fragments(0, (56, 8, 64)))
     assert [report.rank for report in reports] == [0, 1, 2]
     assert reports[0].statistics == reports[1].statistics == reports[2].statistics
