@@ -97,11 +97,9 @@ class Assembly:
         loss of those ranks costs a repetition and no more."""
         self._unsettled = order
 
-    def disturb(self, rank: int) -> None:
-        """`rank` was lost: begin again, with what has been reached."""
+    def disturb(self) -> None:
+        """A rank was lost: begin again, with what has been reached."""
         self.stage = Stage.SETTLING
-        if rank == self._donor:
-            self._donor = None
 
     def advance(self) -> Iterator[RankCommand | Note | Outcome]:
         """Everything that has become possible."""

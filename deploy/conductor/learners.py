@@ -261,7 +261,7 @@ class Learners:
         yield self._start(seat)
         self._recover()
         if self._assembly is not None:
-            self._assembly.disturb(seat.rank)
+            self._assembly.disturb()
         for order in self._orders:
             order.lost.add(seat.rank)
             yield from self._hurry(order)

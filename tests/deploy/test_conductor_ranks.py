@@ -93,7 +93,7 @@ def test_the_number_of_ranks_changes_nothing_that_is_computed(lag: int, seed: in
     assert together.conductor.accounts == alone.conductor.accounts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=SEEDS,
     lag=st.integers(0, 1),
@@ -390,9 +390,11 @@ class ByHand:
         summary = summary_of(actor=0, lease="a", update=update, sequence=update, term=term, num_valid=5)
         return self.send(FragmentMade(summary=summary, frame=f"frame {update}"))
 
-    def answer(self, rank: int, status: OrderStatus, lease: str = "", **fields: Any) -> list[Command]:
-        """Of the newest order, from `rank`; place 0 brings the weights if it made it."""
-        order = self.orders[-1]
+    def answer(
+        self, rank: int, status: OrderStatus, lease: str = "", order: Update | None = None, **fields: Any
+    ) -> list[Command]:
+        """Of `order` or else the newest one, from `rank`; place 0 brings the weights if it made it."""
+        order = order or self.orders[-1]
         updates = order.update + (status is OrderStatus.MADE)
         usual: dict[str, Any] = {"state_digest": f"s{updates}", "parameter_digest": f"p{updates}"}
         report = report_of(
@@ -467,6 +469,37 @@ def test_a_failed_order_hurries_the_others_and_is_told_again_to_a_new_formation(
     formed, again = hand.join(0)
     assert formed == Note(kind="GROUP_FORMED", data={"formation": 2, "ranks": [0, 1], "lost_updates": 0})
     assert again == replace(first, attempt=first.attempt + 1, version=first.version + 1)
+
+
+def test_an_order_behind_a_disputed_one_comes_to_nothing() -> None:
+    """Update 0 is told again at once; that update 1 is out of step is no failure, and it is told again in its turn."""
+    hand = ByHand(policy_lag=1)
+    hand.fragment(0)
+    hand.fragment(1)
+    first, behind = hand.orders
+    dispute = Dispute(fault=Fault.DIGEST, step=0, bucket=0, chunks=(1,), parameters=("w",), digests={0: "a", 1: "b"})
+    for rank in (0, 1):
+        hand.answer(rank, OrderStatus.DISPUTED, order=first, sync=SyncReport(disputes=(dispute,)))
+    again = hand.orders[-1]
+    assert (again.update, again.keys, again.attempt) == (0, first.keys, behind.attempt + 1)
+    for rank in (0, 1):
+        assert hand.answer(rank, OrderStatus.OUT_OF_STEP, order=behind, updates=0) == []
+    for rank in (0, 1):
+        hand.answer(rank, OrderStatus.MADE, order=again)
+    assert hand.conductor.committed == 1
+    assert (hand.orders[-1].update, hand.orders[-1].shares) == (1, behind.shares)
+
+
+def test_a_donor_is_asked_only_once_every_survivor_has_answered() -> None:
+    """Rank 0 is lost while both meet: where rank 1 stands is known only when it has given up on the meeting."""
+    hand = ByHand()
+    hand.fragment(0)
+    hand.answer(0, OrderStatus.FAILED)
+    hand.answer(1, OrderStatus.FAILED)
+    assert of_rank(hand.send(RankLost(rank=0, lease="r0", cause="killed"))) == [StartRank(rank=0)]
+    assert hand.send(RankStarted(rank=0, lease="new", standing=standing(0, 0))) == []
+    asked = hand.send(JoinFailed(formation=2, rank=1, lease="r1", cause="nobody came"))
+    assert asked == [SnapshotLearner(update=0, rank=1)]
 
 
 def test_place_0_lost_while_closing_costs_neither_the_update_nor_its_weights() -> None:
