@@ -27,6 +27,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").
 NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
 PACKAGES = ("actors", "common", "deploy", "learner", "tests", "benchmarks", "docs")
 LIMIT_S = 90.0
+COMMANDS = ("train", "resume", "evaluate", "runs", "show", "drill")
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -116,7 +117,7 @@ def try_out(path: Path, directory: Path) -> set[tuple[str, int]]:
 def test_the_commands_of_the_readme_work_in_order(tmp_path: Path) -> None:
     """Each exits with 0, the interrupted one with 75; the python blocks run or are the modules that commands name."""
     done = try_out(ROOT / "README.md", tmp_path)
-    finished = {(name, EXIT_FINISHED) for name in ("train", "resume", "evaluate", "runs", "show")}
+    finished = {(name, EXIT_FINISHED) for name in COMMANDS}
     assert done == finished | {("train", EXIT_RESUMABLE)}
 
 
@@ -155,7 +156,7 @@ def test_make_targets_of_the_documents_exist() -> None:
 def flags() -> dict[str, set[str]]:
     """The flags of each command, from its help."""
     known = {}
-    for name in ("train", "resume", "evaluate", "runs", "show"):
+    for name in COMMANDS:
         words = [sys.executable, "-m", "deploy", name, "--help"]
         told = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), check=True).stdout
         known[name] = set(FLAG.findall(told))
@@ -166,7 +167,7 @@ def flags() -> dict[str, set[str]]:
 def test_flags_exist(name: str, flags: dict[str, set[str]]) -> None:
     """Those behind `truestep train ...` in its help; those that stand alone in some command's, or in a benchmark."""
     text = (ROOT / name).read_text()
-    for command, rest in re.findall(r"truestep (train|resume|evaluate|runs|show)\b([^`\n]*)", text):
+    for command, rest in re.findall(rf"truestep ({'|'.join(COMMANDS)})\b([^`\n]*)", text):
         assert set(FLAG.findall(rest)) <= flags[command], f"truestep {command}{rest}"
     benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
     known = {flag for each in flags.values() for flag in each} | set(FLAG.findall(benchmarks))
