@@ -78,9 +78,9 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
 
 
-def truestep(*arguments: str) -> subprocess.CompletedProcess[str]:
+def truestep(*arguments: str, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    return Started(list(arguments)).finish()
+    return Started(list(arguments)).finish(limit_s)
 
 
 def answer(completed: subprocess.CompletedProcess[str]) -> dict[str, Any]:
