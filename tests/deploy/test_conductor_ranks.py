@@ -396,7 +396,11 @@ class ByHand:
         """Of `order` or else the newest one, from `rank`; place 0 brings the weights if it made it."""
         order = order or self.orders[-1]
         updates = order.update + (status is OrderStatus.MADE)
-        usual: dict[str, Any] = {"state_digest": f"s{updates}", "parameter_digest": f"p{updates}"}
+        usual: dict[str, Any] = {
+            "updates": updates,
+            "state_digest": f"s{updates}",
+            "parameter_digest": f"p{updates}",
+        }
         report = report_of(
             rank=rank,
             status=status,
@@ -404,7 +408,6 @@ class ByHand:
             update=order.update,
             term=order.term,
             version=order.version,
-            updates=updates,
             verdicts=(accepted(),) * len(order.shares[rank].frames) if status is OrderStatus.MADE else (),
             **(usual | fields),
         )
@@ -472,7 +475,7 @@ def test_a_failed_order_hurries_the_others_and_is_told_again_to_a_new_formation(
 
 
 def test_an_order_behind_a_disputed_one_comes_to_nothing() -> None:
-    """Update 0 is told again at once; that update 1 is out of step is no failure, and it is told again in its turn."""
+    """Update 0 is told again at once; that update 1 is out of step is no failure: it is told again behind it."""
     hand = ByHand(policy_lag=1)
     hand.fragment(0)
     hand.fragment(1)
@@ -482,12 +485,13 @@ def test_an_order_behind_a_disputed_one_comes_to_nothing() -> None:
         hand.answer(rank, OrderStatus.DISPUTED, order=first, sync=SyncReport(disputes=(dispute,)))
     again = hand.orders[-1]
     assert (again.update, again.keys, again.attempt) == (0, first.keys, behind.attempt + 1)
-    for rank in (0, 1):
-        assert hand.answer(rank, OrderStatus.OUT_OF_STEP, order=behind, updates=0) == []
+    assert hand.answer(0, OrderStatus.OUT_OF_STEP, order=behind, state_digest="s0", updates=0) == []
+    (queued,) = hand.answer(1, OrderStatus.OUT_OF_STEP, order=behind, state_digest="s0", updates=0)
+    assert isinstance(queued, Update)
+    assert (queued.update, queued.shares) == (1, behind.shares)
     for rank in (0, 1):
         hand.answer(rank, OrderStatus.MADE, order=again)
     assert hand.conductor.committed == 1
-    assert (hand.orders[-1].update, hand.orders[-1].shares) == (1, behind.shares)
 
 
 def test_a_donor_is_asked_only_once_every_survivor_has_answered() -> None:
