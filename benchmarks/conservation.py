@@ -4,8 +4,8 @@
 
 Two ranks; one bit of one element of one summand flips after it was weighed and before it was added, so the wrong sum
 reaches both ranks alike and no digest differs. Elements are drawn as gradients are: a normal number times a log-normal
-one (σ = 2), so that most are small and a few are large. The table is Markdown: a row for each bit, a column for each size
-of a bucket, and for each size one more for flips of the thousandth of elements that are largest.
+one (σ = 2), so that most are small and a few are large. The table is Markdown: a row for each bit, a column for each
+size of a bucket, and for each size one more for flips of the thousandth of elements that are largest.
 """
 
 from __future__ import annotations

@@ -112,6 +112,7 @@ def test_a_rank_whose_gradient_was_wrong_contradicts_itself(
     before = ranks.ranks[0].standing()
     reports = ranks.update(update, fragments(update, num_ranks), audit=audit(wrong, *auditors))
     assert named(reports) == (wrong,)
+    assert reports[0].sync.disputes[0].step == step
     assert ranks.ranks[0].standing() == before
     ranks.make(update, fragments(update, num_ranks), audit=audit(wrong, *auditors))
     assert ranks.ranks[0].standing().state_digest == undisturbed(num_ranks, update + 1)

@@ -16,7 +16,7 @@ STEPS_PER_UPDATE = 4
 
 
 class Twin(StepRank):
-    """One process that adds the gradients of two ranks: float32 addition of two numbers does not depend on the order."""
+    """One process that adds the gradients of two ranks: a + b has the bits of b + a."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__(sizes)
@@ -55,7 +55,7 @@ def sizes_of(rng: np.random.Generator) -> list[int]:
 
 @pytest.mark.parametrize(("num_networks", "steps_each"), [(6, 50), pytest.param(25, 400, marks=pytest.mark.slow)])
 def test_verified_steps_raise_no_false_alarm_and_change_not_a_bit(num_networks: int, steps_each: int) -> None:
-    """Random networks, mixed scales, gradients that are not finite: no dispute, and the twin's parameters and moments."""
+    """Random networks, mixed scales, gradients that are not finite: no dispute, and the twin's state, bit for bit."""
     rng = np.random.default_rng(num_networks)
     for network in range(num_networks):
         sizes = sizes_of(rng)
