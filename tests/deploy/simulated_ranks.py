@@ -170,6 +170,7 @@ class SimulatedRanks:
         attempts: by number, those that were made.
         losses: processes ended.
         next_fault: of the next order that all enter, whatever the probabilities are.
+        cursed: an update that is disputed whenever it is tried.
     """
 
     def __init__(self, rng: random.Random, faults: RankFaults, *, refusal: float, skip: float) -> None:
@@ -177,6 +178,7 @@ class SimulatedRanks:
         self.attempts: dict[int, Attempt] = {}
         self.losses = 0
         self.next_fault = ""
+        self.cursed = -1
         self._random = rng
         self._faults = faults
         self._refusal = refusal
@@ -339,7 +341,7 @@ class SimulatedRanks:
         if len({(member.content.updates, member.content.parameters) for member in members}) > 1:
             self._dispute(meeting, members, local=False)  # they have closed the update before in different ways
             return
-        fault = self._draw_fault()
+        fault = "dispute" if meeting.update == self.cursed else self._draw_fault()
         match fault:
             case "failure":
                 for member in members:

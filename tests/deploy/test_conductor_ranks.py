@@ -169,6 +169,7 @@ def test_after_rollbacks_a_run_goes_on_from_its_last_cut(seed: int, lag: int, ra
     stopped, _ = run(roomy, seed=seed, faults=faults, stop_at=150)
     final = [cut for cut in stopped.cuts if cut.final]
     assert len(final) == 1
+    assert final[0].accounts == stopped.conductor.accounts, "a fragment of an old term came after its cut"
     one, finish = run(roomy, seed=seed, resumed=final[0])
     other, _ = run(plan(policy_lag=lag, num_ranks=1), seed=seed + 1, resumed=final[0])
     assert finish.status == "finished"
@@ -280,6 +281,35 @@ def test_a_second_dispute_of_an_update_in_a_row_rolls_back() -> None:
     assert finish.verdict == (
         "rolled back 3 times without getting beyond update 0: update 0 was disputed 2 times in a row"
     )
+
+
+def test_an_update_that_always_fails_ends_the_run_though_those_before_it_succeed() -> None:
+    """Updates 3 and 4 are made again after each rollback; what counts is whether 5 is ever passed."""
+    simulation = begun(num_ranks=2, evaluate_every=0)
+    simulation.ranks.cursed = 5
+    finish = simulation.run_on()
+    assert finish.status == "failed"
+    assert "rolled back 3 times without getting beyond update 5" in finish.verdict
+    assert [rolled.update for rolled in simulation.rolled_back] == [3] * 3
+    assert simulation.committed_in.count((3, 4)) == 1
+
+
+def final_words(conductor: Conductor) -> str:
+    """What the last cut waits for, once it is known to be that."""
+    words = conductor.waiting_for()
+    return words if conductor.env_steps >= conductor.plan.total_steps else "the learner's state"
+
+
+def test_a_rank_lost_when_nothing_more_is_wanted_of_it_is_not_replaced() -> None:
+    """The last cut holds its state; only the last evaluation is under way, and the run ends as it would have."""
+    simulation = begun(num_ranks=1)
+    until(simulation, lambda: "the learner's state" not in final_words(simulation.conductor))
+    simulation.ranks.kill(0)
+    finish = simulation.run_on()
+    assert finish.status == "finished"
+    assert not simulation.rolled_back
+    assert [seat.restarts for seat in simulation.conductor.ranks] == [0]
+    assert len(kinds(simulation, "RANK_LOST")) <= 1
 
 
 def test_a_rank_that_was_wrong_twice_is_shut_out_and_the_others_go_on() -> None:
