@@ -40,6 +40,7 @@ from deploy.conductor.messages import (
     SnapshotLearner,
     StartRank,
     StateAdopted,
+    StopAsked,
     StopRank,
     Update,
     WriteCheckpoint,
@@ -713,6 +714,28 @@ def test_fragments_ordered_before_a_rollback_are_dropped_when_they_arrive_after_
     ]
     assert hand.fragment(0, term=1) != []
     assert hand.conductor.accounts.in_flight == 5
+
+
+def test_a_cut_right_after_a_rollback_counts_what_still_arrives_from_before_it() -> None:
+    """Stopped and rolled back at once: the last cut opens before the old fragment has come, and knows of it."""
+    hand = ByHand(policy_lag=1, num_ranks=1)
+    hand.fragment(0)
+    hand.answer(0, OrderStatus.MADE)
+    hand.send(RankLost(rank=0, lease="r0", cause="killed"))
+    hand.send(StopAsked(reason="SIGTERM"))
+    hand.send(RankStarted(rank=0, lease="new", standing=standing(0, 0)))
+    hand.send(StateAdopted(rank=0, lease="new", standing=standing(0, 0)))
+    hand.join(0, ("new",))
+    hand.send(LearnerStarted(version=9, updates=0, weights="w0 again", parameter_digest="p0"))
+    for update in (1, 2):
+        hand.fragment(update)
+    hand.fragment(0, term=1)
+    hand.send(LearnerSnapshot(update=0, state="state 0", rank=0, lease="new"))
+    (write,) = hand.send(ActorSnapshot(actor=0, lease="a", update=0, snapshot=b"state"))
+    assert isinstance(write, WriteCheckpoint)
+    assert write.cut.final
+    assert write.cut.accounts == hand.conductor.accounts
+    assert write.cut.accounts.dropped == {"rolled_back": 5, "old_term": 10}
 
 
 def test_states_and_evaluations_of_before_a_rollback_are_not_taken_for_those_after_it() -> None:
