@@ -205,7 +205,7 @@ class VerifiedGroup:
         self._handles.append(self._group.begin_sum(sent))
 
     def finish_step(self) -> None:
-        """Wait for every bucket, digest it, and judge the step before by what its tail brought."""
+        """Wait for every bucket, digest and weigh it, and keep what its tail brought of the step before."""
         self._order.finish()
         step = self._steps[-1]
         digests, came_out = [], []
