@@ -126,6 +126,7 @@ class RunConfig:
             num_ranks=self.learner.ranks,
             max_rank_restarts=self.learner.max_restarts,
             audit_every=self.learner.sync.audit_every,
+            collective_s=self.learner.sync.collective_s,
         )
 
     def to_plain(self) -> dict[str, Any]:

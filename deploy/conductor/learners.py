@@ -239,7 +239,7 @@ class Learners:
         if event.weights is not None:
             order.weights = event.weights
         if report.status is OrderStatus.FAILED:
-            yield from self._hurry(order)
+            yield from self._hurry(order, within_s=self._plan.straggler_s)
 
     def _on_lost(self, event: RankLost) -> Results:
         seat = self._group.seats[event.rank]
@@ -264,14 +264,14 @@ class Learners:
             self._assembly.disturb()
         for order in self._orders:
             order.lost.add(seat.rank)
-            yield from self._hurry(order)
+            yield from self._hurry(order, within_s=self._plan.collective_s + self._plan.straggler_s)
 
-    def _hurry(self, order: Order) -> Iterator[HurryRank]:
-        """Others have given up on this order, or wait for one that is gone."""
+    def _hurry(self, order: Order, *, within_s: float) -> Iterator[HurryRank]:
+        """Others have given up on this order, or wait for one that is gone: those must first come to notice it."""
         if not order.hurried:
             order.hurried = True
             for rank in order.pending:
-                yield HurryRank(rank=rank, within_s=self._plan.straggler_s)
+                yield HurryRank(rank=rank, within_s=within_s)
 
     # ---- judgement -------------------------------------------------------------------------------------------------
 

@@ -31,8 +31,9 @@ class Plan:
             the ranks cannot even meet, the run is given up).
         max_rollbacks: rollbacks without an update beyond where the first of them began, before the run is given up.
         audit_every: updates between recomputations of one rank's gradient by others; 0 = never.
-        straggler_s: a rank has so long to answer once another has given up on it, or is gone. Longer than it takes to
-            notice that another rank is gone, else those that wait for it are taken for lost as well.
+        collective_s: a rank that waits for another notices after so long that it does not come.
+        straggler_s: a rank has so long to answer once another has given up on it; `collective_s` more if another is
+            gone, for it may still wait for that one.
         slow_rank_s: a rank for which the others wait longer in one update is noted.
     """
 
@@ -52,6 +53,7 @@ class Plan:
     max_sync_failures: int = 3
     max_rollbacks: int = 3
     audit_every: int = 0
+    collective_s: float = 30.0
     straggler_s: float = 10.0
     slow_rank_s: float = 1.0
 
@@ -65,7 +67,7 @@ class Plan:
         for name in (*counts, "audit_every"):
             if getattr(self, name) < 0:
                 raise ConfigError(name, got=getattr(self, name), allowed="0 or more")
-        for name in ("straggler_s", "slow_rank_s"):
+        for name in ("collective_s", "straggler_s", "slow_rank_s"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ConfigError(name, got=getattr(self, name), allowed="above 0, finite")
 

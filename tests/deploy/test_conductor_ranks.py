@@ -505,6 +505,14 @@ def test_a_failed_order_hurries_the_others_and_is_told_again_to_a_new_formation(
     assert again == replace(first, attempt=first.attempt + 1, version=first.version + 1)
 
 
+def test_who_waits_for_a_lost_rank_has_time_to_notice() -> None:
+    """Its collective may run to its own deadline first: 30 s and 10 s, or it would be taken for lost as well."""
+    hand = ByHand()
+    hand.fragment(0)
+    lost = hand.send(RankLost(rank=0, lease="r0", cause="its node is gone"))
+    assert [command for command in lost if isinstance(command, HurryRank)] == [HurryRank(rank=1, within_s=40.0)]
+
+
 def test_an_order_behind_a_disputed_one_comes_to_nothing() -> None:
     """Update 0 is told again at once; that update 1 is out of step is no failure: it is told again behind it."""
     hand = ByHand(policy_lag=1)
@@ -862,6 +870,7 @@ def test_the_report_of_the_group_is_merged_in_the_order_of_actors() -> None:
         ("max_rollbacks", -1),
         ("audit_every", -1),
         ("straggler_s", 0.0),
+        ("collective_s", 0.0),
         ("slow_rank_s", float("inf")),
     ],
 )
