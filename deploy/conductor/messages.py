@@ -232,7 +232,10 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Have `rank` publish the weights as they are; `LearnerStarted` follows."""
+    """Have `rank` publish the weights as they are; `LearnerStarted` follows.
+
+    All other ranks note the version: fragments that were made by it will reach them too.
+    """
 
     rank: int
     version: int

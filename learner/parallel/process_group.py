@@ -19,11 +19,12 @@ import torch.distributed as torch_distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.clock import as_timedelta
+from common.clock import Deadline, MonotonicClock, as_timedelta
 from common.errors import SyncError
 from learner.reports import Formation
 
 MIN_STORE_S = 1.0
+MIN_WAIT_S = 0.01  # a store takes 0 for ever
 dist: Any = torch_distributed  # stores and groups are public, but not in its stubs
 
 
@@ -49,14 +50,15 @@ class Blackboard:
         self._who = f"learner rank {formation.ranks[place]}"
         self._formation = formation
         self._place = place
-        self._limit = as_timedelta(max(MIN_STORE_S, deadline_s))
+        self._deadline_s = deadline_s
+        self._deadline = Deadline(MonotonicClock(), deadline_s)
         with self._failing("reach the meeting place"):
             store = meeting.store if meeting is not None else self._connect(formation.address)
             self.store = dist.PrefixStore(f"formation-{formation.number}", store)
 
     def _connect(self, address: str) -> Any:
         host, _, port = address.rpartition(":")
-        return dist.TCPStore(host, int(port), is_master=False, timeout=self._limit)
+        return dist.TCPStore(host, int(port), is_master=False, timeout=self._left())
 
     def exchange(self, topic: str, words: bytes) -> list[bytes]:
         """Say `words`; returns what each rank said, by place. Raises SyncError naming a rank that says nothing."""
@@ -65,9 +67,13 @@ class Blackboard:
         heard = []
         for place, rank in enumerate(self._formation.ranks):
             with self._failing(f"hear of learner rank {rank}"):
-                self.store.wait([f"{topic}-{place}"], self._limit)
+                self.store.wait([f"{topic}-{place}"], self._left())
                 heard.append(bytes(self.store.get(f"{topic}-{place}")))
         return heard
+
+    def _left(self) -> Any:
+        """Of the time for the whole meeting, however many ranks there are to hear."""
+        return as_timedelta(max(MIN_WAIT_S, self._deadline.remaining_s()))
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -77,7 +83,7 @@ class Blackboard:
             raise SyncError(
                 f"{self._who} did not {what} in formation {self._formation.number}",
                 got=_first_line(error),
-                allowed=f"within {self._limit.total_seconds():g} s",
+                allowed=f"within {self._deadline_s:g} s",
             ) from None
 
 
