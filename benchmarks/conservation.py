@@ -38,12 +38,11 @@ class Bucket:
     """A bucket of two ranks: weighed, and reduced with one bit of the first summand wrong."""
 
     def __init__(self, rng: np.random.Generator, num_elements: int) -> None:
-        device = torch.device("cpu")
         self.summands = [torch.from_numpy(summand(rng, num_elements)) for _ in range(2)]
         self.largest = self.summands[0].abs().argsort(descending=True)[: max(1, num_elements // LARGEST)].numpy()
-        self._scale = Scale(num_elements, device)
-        self._put_in = [self._scale.measure(each)() for each in self.summands]
+        self._put_in = [Scale(each).measure()() for each in self.summands]
         self._reduced = self.summands[0] + self.summands[1]
+        self._scale = Scale(self._reduced)
 
     def catches(self, element: int, bit: int) -> bool:
         """Whether the sums find the flip. The bucket is whole again afterwards."""
@@ -52,7 +51,7 @@ class Bucket:
         right = self._reduced[element].item()
         self._reduced[element] = (wrong + self.summands[1][element])[0]
         totals, tolerances = zip(*((each.total, each.tolerance) for each in self._put_in), strict=True)
-        caught = not conserved(list(totals), list(tolerances), self._scale.total(self._reduced)())
+        caught = not conserved(list(totals), list(tolerances), self._scale.total()())
         self._reduced[element] = right
         return caught
 

@@ -29,9 +29,9 @@ MAX_SHARE = 0.03
 MIN_OF_DDP = 0.97
 LIMIT_S = 1800.0
 SIZES = {  # name: width and number of hidden layers, gradient steps of an update, rounds
-    "100k": (272, 2, 16, 15),
-    "1M": (680, 3, 8, 9),
-    "25M": (2850, 4, 4, 3),
+    "100k": (285, 2, 16, 15),
+    "1M": (692, 3, 8, 9),
+    "25M": (2880, 4, 8, 2),
 }
 
 

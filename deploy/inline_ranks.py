@@ -49,9 +49,16 @@ class _Seat:
         self.lease = token_hex(8)
         self._make = make
         self._threads = threads
+        self._made: LearnerRank | None = None
         self._thread = (
             None if alone else ThreadPoolExecutor(1, f"learner-rank-{rank}", torch.set_num_threads, (threads,))
         )
+
+    @property
+    def rank(self) -> LearnerRank:
+        """Once it has started."""
+        assert self._made is not None, f"learner rank {self.index} was told something before it had started"
+        return self._made
 
     def submit(self, work: Callable[[], Event | None]) -> Future[Event | None]:
         """Have `work` done, after whatever was submitted before; what it raises is in the future too."""
@@ -67,11 +74,14 @@ class _Seat:
 
     def start(self) -> Event:
         """Make the rank, where it computes."""
-        self.rank = self._make()
+        self._made = self._make()
         return RankStarted(rank=self.index, lease=self.lease, standing=self.rank.standing())
 
     def end(self) -> None:
-        """Take nothing more. A thread that hangs is left behind: nothing can end it but the process's own end."""
+        """Take nothing more, and leave the group, whose threads would outlive the interpreter. A thread that hangs is
+        left behind: nothing can end it but the process's own end."""
+        if self._made is not None:
+            self._made.leave()
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 

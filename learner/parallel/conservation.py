@@ -22,19 +22,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 GROUP = 256
-ONES = np.ones(GROUP, dtype=np.float32)
+ONES = torch.ones(GROUP)
 UNIT = 2.0**-24
 RANDOM_FACTOR = 64.0
 SYSTEMATIC_FACTOR = 16.0
 OVERFLOWS = 2.0**120
-RELIABLE_SQUARES = (
-    2.0**-80,
-    2.0**119,
-)  # outside, squares may be subnormal, those of group sums infinite
+RELIABLE_SQUARES = (2.0**-80, 2.0**119)  # outside, squares may be subnormal, those of group sums infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,58 +49,69 @@ class Measured:
 
 
 class Scale:
-    """Weighs one bucket again and again; its scratch is allocated once.
+    """Weighs one bucket again and again.
 
     On a GPU weighing only queues work: figures are fetched when they are asked for, after the backward pass. On a CPU
-    the fewest calls count: after a backward pass neither code nor data of a check is in any cache.
+    the fewest calls count: after a backward pass neither code nor data of a check is in any cache, so each costs some
+    10 µs. None of them looks for overflows, which are no news here, to warn of them.
     """
 
-    def __init__(self, num_elements: int, device: torch.device) -> None:
-        self._num_elements = num_elements
-        self._grouped = num_elements - num_elements % GROUP
-        self._num_groups = self._grouped // GROUP
-        self._sums = np.zeros(self._num_groups, dtype=np.float32)
-        self._on_host = device.type == "cpu"
+    def __init__(self, values: Tensor) -> None:
+        """`values` [n], float32, contiguous; what they are when they are weighed counts."""
+        whole = len(values) // GROUP
+        self._values = values
+        self._grouped = whole * GROUP
+        self._num_groups = whole + (self._grouped < len(values))
+        self._on_host = values.device.type == "cpu"
+        if self._on_host:
+            self._host = values.detach().numpy()
+            self._whole, self._rest = values[: self._grouped].view(-1, GROUP), self._host[self._grouped :]
+            self._sums = np.zeros(whole + 1, dtype=np.float32)
+            self._whole_sums = torch.from_numpy(self._sums[:-1])
+            self._sums64, self._ones64 = np.zeros(whole + 1), np.ones(whole + 1)
+            self._rest_ones = np.ones(len(self._rest), dtype=np.float32)
 
-    def total(self, values: Tensor) -> Callable[[], float]:
-        """The sum of `values` [num_elements], when it is asked for."""
+    def total(self) -> Callable[[], float]:
+        """The sum of the values as they are now, when it is asked for."""
         if not self._on_host:
-            queued = self._queued_sums(values).sum()
+            queued = self._queued_sums().sum()
             return lambda: float(queued)
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = self._total(values.numpy())
+        self._take_sums()
+        total = float(np.vdot(self._sums64, self._ones64))
         return lambda: total
 
-    def measure(self, values: Tensor) -> Callable[[], Measured]:
-        """What `values` [num_elements] weigh, when it is asked for."""
+    def measure(self) -> Callable[[], Measured]:
+        """What the values weigh as they are now, when it is asked for."""
         if not self._on_host:
-            sums, (low, high) = self._queued_sums(values), torch.aminmax(values)
-            figures = [sums.sum(), sums.square().sum(), torch.dot(values, values).double()]
-            queued = torch.stack([*figures, torch.maximum(-low, high).double()])
-            return lambda: self._measured(*queued.tolist())
-        host = values.numpy()
-        with np.errstate(over="ignore", invalid="ignore"):
-            total, square_of_sums, square = self._total(host), float(self._sums @ self._sums), float(host @ host)
-            peak = 0.0 if _is_reliable(square) else float(max(host.max(), -host.min()))
-        measured = self._measured(total, square_of_sums, square, peak)
-        return lambda: measured
+            return self._queued_measure()
+        self._take_sums()
+        total, square_of_sums = np.vdot(self._sums64, self._ones64), np.vdot(self._sums64, self._sums64)
+        square = np.vdot(self._host, self._host)
+        peak = 0.0 if _is_reliable(square) else float(max(self._host.max(), -self._host.min()))
+        return lambda: self._measured(float(total), float(square_of_sums), float(square), peak)
 
-    def _total(self, values: NDArray[np.float32]) -> float:
-        """Group sums by one matrix-vector product with ones, the incomplete group by itself."""
-        np.dot(values[: self._grouped].reshape(-1, GROUP), ONES, out=self._sums)
-        rest = np.add.reduce(values[self._grouped :], dtype=np.float64)
-        return float(np.add.reduce(self._sums, dtype=np.float64) + rest)
+    def _take_sums(self) -> None:
+        """Group sums by a matrix-vector product with ones, the incomplete group by a product of vectors."""
+        torch.mv(self._whole, ONES, out=self._whole_sums)
+        self._sums[-1] = np.vdot(self._rest, self._rest_ones)
+        np.copyto(self._sums64, self._sums)
 
-    def _queued_sums(self, values: Tensor) -> Tensor:
-        """Group sums and the elements of the incomplete group, float64, on the device."""
-        sums = values[: self._grouped].view(-1, GROUP).sum(1)
-        return torch.cat([sums, values[self._grouped :]]).double()
+    def _queued_sums(self) -> Tensor:
+        """Group sums, float64, on the device."""
+        sums, rest = self._values[: self._grouped].view(-1, GROUP).sum(1), self._values[self._grouped :].sum()
+        return torch.cat([sums, rest[None]]).double()
+
+    def _queued_measure(self) -> Callable[[], Measured]:
+        sums, (low, high) = self._queued_sums(), torch.aminmax(self._values)
+        figures = [sums.sum(), sums.square().sum(), torch.dot(self._values, self._values).double()]
+        queued = torch.stack([*figures, torch.maximum(-low, high).double()])
+        return lambda: self._measured(*queued.tolist())
 
     def _measured(self, total: float, square_of_sums: float, square: float, peak: float) -> Measured:
         """Σ |group sum| is at most the root of the number of groups times the root of the sum of their squares."""
         norm, magnitude = math.sqrt(square), math.sqrt(self._num_groups * square_of_sums)
         if not _is_reliable(square):
-            norm = magnitude = self._num_elements * peak
+            norm = magnitude = len(self._values) * peak
         tolerance = UNIT * (RANDOM_FACTOR * norm + SYSTEMATIC_FACTOR * magnitude)
         return Measured(total, tolerance, square)
 

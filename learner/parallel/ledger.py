@@ -61,3 +61,22 @@ class Step:
         if self.heard is None or not alike(self.heard[:, :1]):
             return False
         return unconserved_bucket(self.weighed()) is None
+
+
+def all_good(heard: NDArray[np.uint64], came_out: NDArray[np.float64]) -> bool:
+    """Whether each of s steps is good, by the words of all ranks [s, n, k] and what came out by bucket [s, b].
+
+    The same judgement as `Step.is_good`, at once where every number is finite.
+    """
+    if not (heard[:, :, 0] == heard[:, :1, 0]).all():
+        return False
+    numbers = np.ascontiguousarray(heard[:, :, 1:]).view(np.float64)
+    totals, tolerances = numbers[:, :, 0::2], numbers[:, :, 1::2]
+    with np.errstate(invalid="ignore", over="ignore"):
+        if (np.abs(totals.sum(1) - came_out) <= 2.0 * tolerances.sum(1)).all() and np.isfinite(came_out).all():
+            return True
+    weighed = [
+        Weighed(totals=a, tolerances=b, reduced=c)
+        for a, b, c in zip(totals, tolerances, came_out.tolist(), strict=True)
+    ]
+    return all(unconserved_bucket(each) is None for each in weighed)

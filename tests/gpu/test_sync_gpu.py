@@ -105,7 +105,7 @@ def test_digests_on_the_gpu_are_those_of_the_cpu(size: int) -> None:
 def test_weighing_on_the_gpu_agrees_with_float64() -> None:
     """Within the tolerance it claims itself."""
     vector = torch.randn(1_000_003, generator=torch.Generator().manual_seed(1))
-    measured = Scale(len(vector), torch.device("cuda")).measure(vector.cuda())()
+    measured = Scale(vector.cuda()).measure()()
     assert abs(measured.total - float(vector.double().sum())) <= measured.tolerance
     assert measured.square == pytest.approx(float(vector.double().square().sum()), rel=1e-4)
 

@@ -16,14 +16,12 @@ from torch import Tensor
 from learner.parallel.conservation import GROUP, Scale, conserved
 from learner.parallel.faults import flip_bit
 
-CPU = torch.device("cpu")
-
 
 def judged(summands: Sequence[Tensor], reduced: Tensor) -> bool:
     """Whether the ranks' vectors and what came out are conserved."""
-    scale = Scale(len(reduced), CPU)
-    put_in = [scale.measure(each)() for each in summands]
-    return conserved([each.total for each in put_in], [each.tolerance for each in put_in], scale.total(reduced)())
+    put_in = [Scale(each).measure()() for each in summands]
+    totals, tolerances = [each.total for each in put_in], [each.tolerance for each in put_in]
+    return conserved(totals, tolerances, Scale(reduced).total()())
 
 
 def added(summands: Sequence[Tensor], order: Sequence[int]) -> Tensor:
@@ -41,23 +39,26 @@ def added(summands: Sequence[Tensor], order: Sequence[int]) -> Tensor:
 def test_the_sum_of_small_integers_is_exact(length: int) -> None:
     """Whole groups and the rest behind them; every partial sum is an integer below 2^24."""
     values = torch.arange(length, dtype=torch.float32) - 100.0
-    measured = Scale(length, CPU).measure(values)()
+    measured = Scale(values).measure()()
     assert measured.total == sum(range(-100, length - 100))
     assert measured.square == pytest.approx(sum(i * i for i in range(-100, length - 100)), rel=1e-6)
 
 
 def test_the_tolerance_by_hand() -> None:
     """512 ones: u (64 √512 + 16 · 512), u = 2^-24."""
-    measured = Scale(512, CPU).measure(torch.ones(512))()
+    measured = Scale(torch.ones(512)).measure()()
     assert measured.tolerance == pytest.approx(2.0**-24 * (64 * math.sqrt(512) + 16 * 512), rel=1e-6)
 
 
 def test_a_scale_is_used_again() -> None:
     """Nothing of the vector before is left in its scratch."""
-    scale, values = Scale(600, CPU), torch.ones(600)
-    first = scale.measure(values)()
-    scale.measure(values * -1e20)()
-    assert scale.measure(values)() == first
+    values = torch.ones(600)
+    scale = Scale(values)
+    first = scale.measure()()
+    values.mul_(-1e20)
+    assert scale.measure()().total == pytest.approx(-600e20)
+    values.fill_(1.0)
+    assert scale.measure()() == first
 
 
 # ── no false alarm ───────────────────────────────────────────────────────────────────────────────────────────────
