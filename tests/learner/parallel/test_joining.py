@@ -94,7 +94,7 @@ def test_ranks_that_are_alike_stand_alike() -> None:
 
 def test_who_does_not_come_is_named_by_all_who_have() -> None:
     """Within collective_s; they stand where they stood, and may be formed again."""
-    config = rank_config(SHAPE, sync=SyncConfig(collective_s=1.0))
+    config = rank_config(SHAPE, sync=SyncConfig(collective_s=2.0))
     ranks = [LearnerRank(config, MonotonicClock(), rank=rank) for rank in (3, 5)]
     formation = Formation(number=1, ranks=(3, 4, 5), address=ranks[0].open_meeting())
     results = settled([lambda rank=rank: rank.join(formation) for rank in ranks])
