@@ -23,6 +23,7 @@ from common.clock import Deadline, MonotonicClock, as_timedelta
 from common.errors import SyncError
 from learner.reports import Formation
 
+ASK_ONCE = "timeout:1 attempts:1"  # the store looks up the name of whoever connects: 5 s if the resolver is silent
 MIN_STORE_S = 1.0
 MIN_WAIT_S = 0.01  # a store takes 0 for ever
 dist: Any = torch_distributed  # stores and groups are public, but not in its stubs
@@ -32,6 +33,7 @@ class Meeting:
     """Where the ranks of one formation find one another: a key-value store on a free port of this host."""
 
     def __init__(self, host: str, *, deadline_s: float) -> None:
+        os.environ.setdefault("RES_OPTIONS", ASK_ONCE)
         self._host = host
         limit = as_timedelta(max(MIN_STORE_S, deadline_s))
         self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)

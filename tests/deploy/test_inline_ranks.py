@@ -58,6 +58,9 @@ class Stand:
     def open_meeting(self) -> str:
         return "127.0.0.1:1"
 
+    def leave(self) -> None:
+        self._do("leave")
+
     def join(self, formation: Formation) -> Standing:
         assert formation.address == ("127.0.0.1:1" if len(formation.ranks) > 1 else "")
         self._do("join")
@@ -204,8 +207,9 @@ def test_a_fault_of_the_code_is_raised_in_the_driver(monkeypatch: pytest.MonkeyP
 
 
 def test_a_rank_that_was_stopped_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No event says so, and none comes from it."""
-    with engine(monkeypatch, 2) as (ranks, _):
-        assert ranks.carry_out(StopRank(rank=1)) == []
+    """No event says so, and none comes from it; it has left the group, so that nobody waits for it."""
+    left: list[int] = []
+    with engine(monkeypatch, 2, leave=left.append) as (ranks, _):
+        assert ranks.carry_out(StopRank(rank=1)) == [] and left == [1]
         assert kinds(ranks.carry_out(update(2))) == [RankUpdated]
         assert kinds(ranks.carry_out(JoinGroup(formation=2, ranks=(0,)))) == [GroupJoined]
