@@ -187,11 +187,13 @@ class Rows:
         batch: None if it has none.
         start: number of its first row.
         stop: number behind its last row.
+        total: rows of all ranks.
     """
 
     batch: Batch | None
     start: int
     stop: int
+    total: int
 
     @property
     def matches(self) -> bool:
@@ -202,8 +204,9 @@ class Rows:
         """Those rows of a minibatch [M] (numbers over all ranks) that lie here, in its order."""
         if self.batch is None:
             return None
-        own = minibatch[(minibatch >= self.start) & (minibatch < self.stop)] - self.start
-        return self.batch.rows(torch.from_numpy(own)) if len(own) else None
+        if self.stop - self.start < self.total:
+            minibatch = minibatch[(minibatch >= self.start) & (minibatch < self.stop)] - self.start
+        return self.batch.rows(torch.from_numpy(minibatch)) if len(minibatch) else None
 
 
 class PPO:
@@ -274,7 +277,7 @@ class PPO:
     def _rows(self, batch: Batch | None, counts: Sequence[int], place: int, advantage: Moments) -> Rows:
         """The rows of the rank at `place`, their advantages normalised by those of all."""
         start = sum(counts[:place])
-        rows = Rows(batch=batch, start=start, stop=start + counts[place])
+        rows = Rows(batch=batch, start=start, stop=start + counts[place], total=sum(counts))
         if batch is not None and rows.matches and self._config.normalise_advantages:
             scaled = normalised(batch.advantage.cpu().numpy().astype(np.float64), advantage)
             batch.advantage.copy_(torch.from_numpy(scaled))
