@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from common.clock import NS_PER_S, Clock
+from common.clock import Clock
 from common.errors import CheckpointError, ConfigError, SyncError, WireError
 from common.fragment import Fragment, FragmentLayout, decode_fragment
 from common.nets import NetConfig, make_actor_critic
@@ -27,21 +27,21 @@ from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
 from common.weights import WeightsHeader, encode_weights, parameter_digest
 from common.wire import pack_plain
-from learner.algorithms.ppo import PPO, PPOConfig, UpdateOutcome
+from learner.algorithms.ppo import PPO, PPOConfig
 from learner.audit import AuditPart
 from learner.batches import BatchBuilder
 from learner.gradient_step import GradientStep
-from learner.intake import Accepted, Intake, Refused
+from learner.intake import Accepted, Intake
 from learner.optimiser import Optimiser, OptimiserConfig
 from learner.parallel.config import SyncConfig
 from learner.parallel.faults import RankFault, Saboteur, Tamper, Untouched
-from learner.parallel.group import Closed, Group
+from learner.parallel.group import Group
 from learner.parallel.joining import Membership, join_group, machine_facts
 from learner.parallel.process_group import Meeting
 from learner.replica import Replica
+from learner.reporting import Attempt, report_made, report_not_made, sync_of
 from learner.reports import (
     Formation,
-    FragmentVerdict,
     OrderStatus,
     Standing,
     SyncReport,
@@ -136,7 +136,7 @@ class LearnerRank:
         return Standing(
             rank=self._rank,
             updates=self._updates,
-            state_digest=f"{self._replica.digest(self._counters()):032x}",
+            state_digest=self._state_digest(),
             parameter_digest=parameter_digest(self._parameters.numpy()),
         )
 
@@ -218,13 +218,10 @@ class LearnerRank:
             everything is as before too, and the group has been left, so that nobody waits for this rank.
         """
         if order.update != self._updates:
-            return self._not_made(order, OrderStatus.OUT_OF_STEP), None
+            return self._not_made(order, OrderStatus.OUT_OF_STEP, SyncReport()), None
         if self._group is None or self._algorithm is None:
-            return self._not_made(order, OrderStatus.FAILED, failure="this rank is in no group"), None
+            return self._not_made(order, OrderStatus.FAILED, SyncReport(failure="this rank is in no group")), None
         memory = self._intake.state()
-        start_ns = self._clock.now_ns()
-        self._replica.back_up()
-        backup_ns = self._clock.now_ns() - start_ns
         try:
             attempt = self._attempt_or_failure(order, documents, audited_documents)
         except BaseException:
@@ -234,11 +231,11 @@ class LearnerRank:
         if isinstance(attempt, str):
             self._go_back(memory)
             self.leave()
-            return self._not_made(order, OrderStatus.FAILED, failure=attempt), None
+            return self._not_made(order, OrderStatus.FAILED, SyncReport(failure=attempt)), None
         if attempt.closed.dispute is not None:
             self._go_back(memory)
-            return self._disputed(order, attempt), None
-        return self._commit(order, attempt, backup_ns)
+            return self._not_made(order, OrderStatus.DISPUTED, sync_of(attempt)), None
+        return self._commit(order, attempt)
 
     def _go_back(self, memory: dict[str, Any]) -> None:
         """To the start of the update."""
@@ -247,14 +244,19 @@ class LearnerRank:
 
     def _attempt_or_failure(
         self, order: UpdateOrder, documents: Sequence[Any], audited_documents: Sequence[Any]
-    ) -> _Attempt | str:
+    ) -> Attempt | str:
         """The attempt, or what a collective failed of, in words: the error holds on to the connections to be closed."""
+        start_ns = self._clock.now_ns()
+        self._replica.back_up()
+        backup_ns = self._clock.now_ns() - start_ns
         try:
-            return self._attempt(order, documents, audited_documents)
+            return self._attempt(order, documents, audited_documents, backup_ns)
         except SyncError as error:
             return str(error)
 
-    def _attempt(self, order: UpdateOrder, documents: Sequence[Any], audited_documents: Sequence[Any]) -> _Attempt:
+    def _attempt(
+        self, order: UpdateOrder, documents: Sequence[Any], audited_documents: Sequence[Any], backup_ns: int
+    ) -> Attempt:
         """Up to the shared verdict; nothing is final. Raises SyncError."""
         assert self._group is not None and self._algorithm is not None
         marks = [self._clock.now_ns()]
@@ -266,14 +268,21 @@ class LearnerRank:
         rate = self._optimiser.set_update(order.update, self._config.horizon_updates)
         fragments = [judgement.fragment for judgement in judged if isinstance(judgement, Accepted)]
         shuffle = self._streams.generator(Role.LEARNER, SHARED, purpose=Purpose.SHUFFLE, extra=(order.update,))
-        part = self._audit_part(order, audited_documents)
-        outcome = self._algorithm.update(fragments, shuffle, part)
+        outcome = self._algorithm.update(fragments, shuffle, self._audit_part(order, audited_documents))
         marks.append(self._clock.now_ns())
-        counters = pack_plain([order.update + 1, order.term], what="counters")
-        replicated = self._replica.replicated(counters)
+        replicated = self._replica.replicated(_counters(order.update + 1, order.term))
         closed = self._group.close_update(replicated, np.array(list(outcome.parts.values())))
         marks.append(self._clock.now_ns())
-        return _Attempt(judged=judged, outcome=outcome, closed=closed, rate=rate, marks=marks, digest=replicated.digest)
+        return Attempt(
+            judged=judged,
+            outcome=outcome,
+            closed=closed,
+            effort=self._group.effort,
+            backup_ns=backup_ns,
+            state_digest=replicated.digest,
+            rate=rate,
+            marks=marks,
+        )
 
     def _audit_part(self, order: UpdateOrder, documents: Sequence[Any]) -> AuditPart | None:
         """What this rank has to recompute; an auditor does so only from fragments that are in order."""
@@ -285,91 +294,22 @@ class LearnerRank:
         fragments = tuple(_sound_fragments(documents, self._config.layout))
         return AuditPart(update=order.update, place=place, fragments=fragments)
 
-    def _commit(
-        self, order: UpdateOrder, attempt: _Attempt, backup_ns: int
-    ) -> tuple[UpdateReport, NDArray[np.uint8] | None]:
+    def _commit(self, order: UpdateOrder, attempt: Attempt) -> tuple[UpdateReport, NDArray[np.uint8] | None]:
         assert self._group is not None
-        outcome, closed, marks = attempt.outcome, attempt.closed, attempt.marks
         self._updates, self._version, self._term = order.update + 1, order.publish_as, order.term
         self._intake.published(self._version, self._updates)
         document = self._document() if self._group.place == 0 else None
-        marks.append(self._clock.now_ns())
-        accepted = [judgement for judgement in attempt.judged if isinstance(judgement, Accepted)]
-        parts = (
-            dict(zip(outcome.parts, np.sum(closed.extra, axis=0).tolist(), strict=True)) if outcome.statistics else {}
-        )
-        phases = ("intake", "learn", "close", "publish")
-        report = UpdateReport(
+        standing = Standing(
             rank=self._rank,
-            status=OrderStatus.MADE,
-            attempt=order.attempt,
-            update=order.update,
-            term=order.term,
-            version=order.publish_as,
             updates=self._updates,
-            state_digest=f"{attempt.digest:032x}",
-            trained=outcome.committed > 0,
-            verdicts=tuple(_verdict(judgement) for judgement in attempt.judged),
-            steps=outcome.committed,
-            skipped_steps=outcome.skipped,
-            skipped_at=outcome.skipped_at,
-            lag=max((verdict.lag for verdict in accepted), default=0),
-            gaps=sum(judgement.gap for judgement in attempt.judged),
-            parameter_digest=parameter_digest(self._parameters.numpy()) if self._group.place == 0 else "",
-            learning_rate=attempt.rate,
-            statistics=parts | outcome.statistics,
-            seconds={name: (b - a) / NS_PER_S for name, a, b in zip(phases, marks, marks[1:], strict=False)},
-            sync=self._sync_report(closed, backup_ns=backup_ns),
+            state_digest=f"{attempt.state_digest:032x}",
+            parameter_digest=parameter_digest(self._parameters.numpy()),
         )
-        return report, document
+        attempt.marks.append(self._clock.now_ns())
+        return report_made(order, attempt, standing), document
 
-    def _disputed(self, order: UpdateOrder, attempt: _Attempt) -> UpdateReport:
-        report = self._not_made(order, OrderStatus.DISPUTED)
-        return replace(report, sync=self._sync_report(attempt.closed))
-
-    def _sync_report(self, closed: Closed, *, backup_ns: int = 0) -> SyncReport:
-        assert self._group is not None
-        effort = self._group.effort
-        spent = {
-            "reduce": effort.reduce_ns,
-            "exchange": effort.exchange_ns,
-            "verify": effort.verify_ns,
-            "audit": effort.audit_ns,
-            "backup": backup_ns,
-        }
-        return SyncReport(
-            verified_steps=closed.verified_steps,
-            disputes=() if closed.dispute is None else (closed.dispute,),
-            attribution=closed.attribution,
-            audited=closed.audited,
-            reduced_bytes=effort.reduced_bytes,
-            gradient_norm=float(np.mean(effort.norms)) if effort.norms else 0.0,
-            seconds={phase: ns / NS_PER_S for phase, ns in spent.items()},
-        )
-
-    def _not_made(self, order: UpdateOrder, status: OrderStatus, *, failure: str = "") -> UpdateReport:
-        """Of an order that changed nothing."""
-        standing = self.standing()
-        return UpdateReport(
-            rank=self._rank,
-            status=status,
-            attempt=order.attempt,
-            update=order.update,
-            term=order.term,
-            version=order.publish_as,
-            updates=standing.updates,
-            state_digest=standing.state_digest,
-            trained=False,
-            verdicts=(),
-            steps=0,
-            skipped_steps=0,
-            skipped_at="",
-            lag=0,
-            gaps=0,
-            parameter_digest=standing.parameter_digest,
-            learning_rate=0.0,
-            sync=SyncReport(failure=failure),
-        )
+    def _not_made(self, order: UpdateOrder, status: OrderStatus, sync: SyncReport) -> UpdateReport:
+        return report_not_made(order, status, self.standing(), sync)
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
@@ -393,11 +333,11 @@ class LearnerRank:
             "updates": self._updates,
             "term": self._term,
             "values": self._replica.parameter_digests(),
-            "state": f"{self._replica.digest(self._counters()):032x}",
+            "state": self._state_digest(),
         }
 
-    def _counters(self) -> bytes:
-        return pack_plain([self._updates, self._term], what="counters")
+    def _state_digest(self) -> str:
+        return f"{self._replica.digest(_counters(self._updates, self._term)):032x}"
 
     def _document(self) -> NDArray[np.uint8]:
         manifest = self._parameters.manifest
@@ -421,18 +361,6 @@ class LearnerRank:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempt:
-    """An update up to the shared verdict."""
-
-    judged: list[Accepted | Refused]
-    outcome: UpdateOutcome
-    closed: Closed
-    rate: float
-    marks: list[int]
-    digest: int
-
-
 def _sound_fragments(documents: Sequence[Any], layout: FragmentLayout) -> Iterator[Fragment]:
     for document in documents:
         try:
@@ -441,7 +369,6 @@ def _sound_fragments(documents: Sequence[Any], layout: FragmentLayout) -> Iterat
             continue  # its own rank refuses it too, and reports it
 
 
-def _verdict(judgement: Accepted | Refused) -> FragmentVerdict:
-    if isinstance(judgement, Refused):
-        return FragmentVerdict(refusal=judgement.reason.value, detail=judgement.detail, num_valid=0)
-    return FragmentVerdict(refusal="", detail="", num_valid=judgement.fragment.header.num_valid)
+def _counters(updates: int, term: int) -> bytes:
+    """Numbers that are part of the replicated state."""
+    return pack_plain([updates, term], what="counters")
