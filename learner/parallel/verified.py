@@ -35,8 +35,6 @@ from learner.parallel.verdict import Recomputed, alike
 from learner.reports import Dispute
 
 CLOSING_WORDS = 7  # steps, suspicion, two of the state's digest, audited step + 1 (0 = none), two audit digests
-
-
 LARGE_ELEMENTS = 4_000_000  # above, sums cost 2 % of a step, so buckets take turns; digests never do
 ROTATION = 4
 

@@ -1,6 +1,9 @@
 """What needs a GPU of verified sync: NCCL, digests where the gradient lives, page-locked staging, order of streams.
 
-Needs torch, numpy, msgpack, xxhash, prometheus-client and pytest only; skipped where torch sees no GPU.
+Needs torch, numpy, msgpack, xxhash, prometheus-client and pytest only; skipped where torch sees no GPU. On a machine
+without the plugins that pyproject.toml configures:
+
+    python -m pytest -c /dev/null --rootdir . tests/gpu
 """
 
 from __future__ import annotations
