@@ -156,7 +156,7 @@ def _runs(command: cli.Runs) -> int:
             duration(row["wall_s"]),
             row["created"],
         )
-    Console().print(table if rows else f"no runs in {command.out}")
+    _print(table if rows else f"no runs in {command.out}")
     return EXIT_FINISHED
 
 
@@ -181,12 +181,17 @@ def _drill(command: cli.Drill) -> int:
     if command.json:
         print(json.dumps({"out": str(command.out), "drills": [result.to_plain() for result in results]}))
     else:
-        console = Console()
-        Console(width=None if console.is_terminal else WIDE).print(_drill_table(results))
+        _print(_drill_table(results))
         for result in results:
             if not result.passed:
                 print(f"{result.name}: {result.why}; see `truestep show {result.run} --out {command.out}`")
     return EXIT_FINISHED if all(result.passed for result in results) else EXIT_FAILED
+
+
+def _print(what: Table | str) -> None:
+    """On a terminal as wide as that is; elsewhere no name is cut short for the sake of columns."""
+    width = None if Console().is_terminal else WIDE
+    Console(width=width).print(what)
 
 
 def _drills_asked(command: cli.Drill) -> list[DrillPlan]:
