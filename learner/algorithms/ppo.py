@@ -47,8 +47,8 @@ class PPOConfig:
         value_coefficient: weight of the value loss, 0.5 (V - target)².
         entropy_coefficient: weight of the entropy bonus.
         epochs: passes over the batch.
-        minibatch: rows of a gradient step. The batch is cut into round(N / minibatch) nearly equal parts, so no step
-            is made on a small remainder.
+        minibatch: rows of a gradient step, of all ranks together. The batch is cut into round(N / minibatch) nearly
+            equal parts, so no step is made on a small remainder.
         target_kl: stop the update after an epoch whose mean KL estimate exceeds this; 0 never stops.
         normalise_advantages: zero mean, unit deviation over the valid rows of the batch.
     """
