@@ -329,6 +329,7 @@ class LearnerRank:
         """What all ranks of a group must have alike."""
         return {
             "config": json.loads(json.dumps(asdict(self._config))),
+            "device": self._device.type,  # "auto" may have found a GPU on one host and none on another
             "parameters": self._parameters.manifest.to_plain(),
             "updates": self._updates,
             "term": self._term,
