@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -31,15 +33,7 @@ def carry_out(command: cli.Command) -> int:
         case cli.Train():
             return _train(command)
         case cli.Resume():
-            display = _display(json_wanted=command.json)
-            outcome = resume(
-                command.run,
-                out=command.out,
-                take_over=command.take_over,
-                learners=command.learners,
-                display=display,
-            )
-            return _tell_outcome(outcome, json_wanted=command.json)
+            return _resume(command)
         case cli.Evaluate():
             return _evaluate(command)
         case cli.Runs():
@@ -53,17 +47,44 @@ def carry_out(command: cli.Command) -> int:
 
 
 def _train(command: cli.Train) -> int:
+    with _stdout_kept(command.json):
+        outcome = _trained(command)
+    return _tell_outcome(outcome, json_wanted=command.json)
+
+
+def _trained(command: cli.Train) -> Outcome:
     display = _display(json_wanted=command.json)
     if command.resume == "auto":
         if not command.run:
             raise ConfigError("--resume auto needs the name of the run", allowed="--run NAME")
         if _exists(command.out, command.run):
-            outcome = resume(command.run, out=command.out, learners=command.learners, display=display)
-            return _tell_outcome(outcome, json_wanted=command.json)
+            return resume(command.run, out=command.out, learners=command.learners, display=display)
     config, recipe_name = configuration(command)
     display.tell(f"recipe       {recipe_name}")
-    outcome = train(config, out=command.out, run=command.run, init_from=command.init_from, display=display)
+    return train(config, out=command.out, run=command.run, init_from=command.init_from, display=display)
+
+
+def _resume(command: cli.Resume) -> int:
+    with _stdout_kept(command.json):
+        outcome = resume(
+            command.run,
+            out=command.out,
+            take_over=command.take_over,
+            learners=command.learners,
+            display=_display(json_wanted=command.json),
+        )
     return _tell_outcome(outcome, json_wanted=command.json)
+
+
+@contextmanager
+def _stdout_kept(for_answer: bool) -> Iterator[None]:
+    """Whatever prints inside (users' environments, Ray on the death of a process) prints on stderr: stdout is for the
+    one JSON object."""
+    if not for_answer:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def configuration(command: cli.Train) -> tuple[RunConfig, str]:
@@ -124,9 +145,10 @@ def _tell_outcome(outcome: Outcome, *, json_wanted: bool) -> int:
 
 
 def _evaluate(command: cli.Evaluate) -> int:
-    answer = evaluate_run(
-        command.run, out=command.out, episodes=command.episodes, seed=command.seed, checkpoint=command.checkpoint
-    )
+    with _stdout_kept(command.json):
+        answer = evaluate_run(
+            command.run, out=command.out, episodes=command.episodes, seed=command.seed, checkpoint=command.checkpoint
+        )
     if command.json:
         print(json.dumps(answer, allow_nan=False))
     else:
@@ -177,7 +199,8 @@ def _drill(command: cli.Drill) -> int:
         return EXIT_FINISHED
     plans = _drills_asked(command)
     display = Lines(Console(stderr=True, soft_wrap=True), MonotonicClock())
-    results = list(run_drills(plans, out=command.out, display=display))
+    with _stdout_kept(command.json):
+        results = list(run_drills(plans, out=command.out, display=display))
     if command.json:
         print(json.dumps({"out": str(command.out), "drills": [result.to_plain() for result in results]}))
     else:

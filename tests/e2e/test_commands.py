@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from common.runs import RunRegistry
+from deploy import commands
 from deploy.config import parse_config
 from deploy.driver import StopFlag
 from deploy.evaluation import evaluate_run
@@ -73,6 +74,27 @@ def test_train_answers_with_one_object_and_keeps_its_progress_off_stdout(
         told(say(capsys, "resume", "r", "--out", str(tmp_path), "--json"))["parameter_digest"]
         == report["parameter_digest"]
     )
+
+
+@pytest.mark.parametrize("name", ["train", "resume", "evaluate_run"])
+def test_what_others_print_stays_off_stdout(
+    name: str, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment that prints, or Ray that tells of a killed process: with --json the answer alone is there."""
+    work = getattr(commands, name)
+
+    def talkative(*arguments: Any, **keywords: Any) -> Any:
+        print("a worker died")
+        return work(*arguments, **keywords)
+
+    monkeypatch.setattr(commands, name, talkative)
+    words = {
+        "train": [*WORDS, "--out", str(tmp_path)],
+        "resume": ["resume", "first", "--out", str(out)],
+        "evaluate_run": ["evaluate", "first", "--episodes", "1", "--out", str(out)],
+    }
+    said = say(capsys, *words[name], "--json")
+    assert told(said) and "a worker died" in said.err
 
 
 def test_train_in_words_says_how_it_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
