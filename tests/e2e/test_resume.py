@@ -111,8 +111,10 @@ def test_an_environment_that_cannot_be_restored_starts_new_episodes_under_a_new_
     assert all(row.produced == row.trained + sum(row.dropped.values()) + row.in_flight for row in rows)
 
 
-@pytest.mark.parametrize("policy_lag", [0, 1])
-@pytest.mark.parametrize("engine", ["inline", "ray"])
+@pytest.mark.parametrize(
+    ("engine", "policy_lag"),
+    [("inline", 0), ("inline", 1), pytest.param("ray", 0, marks=pytest.mark.slow), ("ray", 1)],
+)
 def test_kill_9_of_the_driver_then_resume(tmp_path: Path, engine: str, policy_lag: int) -> None:
     """Through the real command: killed between checkpoints, resumed, and bit for bit the inline run."""
     words = ["--seed", "5", "--policy-lag", str(policy_lag), "--out", str(tmp_path), *SMALL, *QUIET]
