@@ -36,9 +36,9 @@ from deploy.conductor.messages import (
     StopRank,
     Update,
 )
-from deploy.ranks import FATAL, join, joined, observe
+from deploy.ranks import FATAL, join, joined, observe, order_of
 from learner.rank import LearnerRank
-from learner.reports import Formation, UpdateOrder
+from learner.reports import Formation
 
 
 class _Seat:
@@ -141,14 +141,7 @@ class InlineRanks:
         return self._await(told, f"join formation {formation.number}", self._deadlines.snapshot_s)
 
     def _update(self, command: Update) -> list[Event]:
-        order = UpdateOrder(
-            update=command.update,
-            term=command.term,
-            publish_as=command.version,
-            attempt=command.attempt,
-            keys=command.keys,
-            audit=command.audit,
-        )
+        order = order_of(command)
 
         def work(seat: _Seat, share: Share) -> Event:
             report, document = seat.rank.update(order, share.frames, share.audited_frames)

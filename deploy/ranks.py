@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from common.errors import CheckpointError, DeadlineError, RunFailedError, SyncError, UserError
 from common.metrics import LearnerMetrics
-from deploy.conductor.messages import Event, GroupJoined, JoinFailed
+from deploy.conductor.messages import Event, GroupJoined, JoinFailed, Update
 from learner.rank import LearnerRank
-from learner.reports import Formation, OrderStatus, Standing, UpdateReport
+from learner.reports import Formation, OrderStatus, Standing, UpdateOrder, UpdateReport
 
 FATAL = (UserError, RunFailedError, CheckpointError)
 """Raised by a rank, these end the run: bad input, ranks that are not alike, a state that does not fit. A new process
@@ -35,6 +35,18 @@ def joined(answer: Standing | NotMet, *, formation: int, rank: int, lease: str) 
     if isinstance(answer, NotMet):
         return JoinFailed(formation=formation, rank=rank, lease=lease, cause=answer.cause)
     return GroupJoined(formation=formation, rank=rank, lease=lease, standing=answer)
+
+
+def order_of(command: Update) -> UpdateOrder:
+    """What every rank of the group is told of an update."""
+    return UpdateOrder(
+        update=command.update,
+        term=command.term,
+        publish_as=command.version,
+        attempt=command.attempt,
+        keys=command.keys,
+        audit=command.audit,
+    )
 
 
 def observe(metrics: LearnerMetrics, report: UpdateReport) -> None:

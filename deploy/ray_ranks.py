@@ -28,7 +28,7 @@ from deploy.conductor.messages import (
     StopRank,
     Update,
 )
-from deploy.ranks import FATAL, joined
+from deploy.ranks import FATAL, joined, order_of
 from deploy.ray_calls import Failure, Process, Processes
 from deploy.ray_processes import ProcessSetup, RankProcess
 from learner.reports import Formation, UpdateOrder
@@ -97,14 +97,7 @@ class RayRanks:
         )
 
     def _update(self, command: Update) -> None:
-        order = UpdateOrder(
-            update=command.update,
-            term=command.term,
-            publish_as=command.version,
-            attempt=command.attempt,
-            keys=command.keys,
-            audit=command.audit,
-        )
+        order = order_of(command)
         for share in command.shares:
             if (process := self._processes.get(share.rank)) is not None:
                 self._expect_update(process, order, share)

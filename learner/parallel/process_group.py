@@ -109,7 +109,7 @@ class ProcessGroup:
             return self._group.allreduce([values])
 
     def finish(self, handle: Any) -> None:
-        """Wait for a sum. Raises SyncError."""
+        """Wait for a sum, at most as long as the group was made to wait. Raises SyncError."""
         with self._failing("reduce"):
             handle.wait()
 
