@@ -73,7 +73,8 @@ def all_good(heard: NDArray[np.uint64], came_out: NDArray[np.float64]) -> bool:
     numbers = np.ascontiguousarray(heard[:, :, 1:]).view(np.float64)
     totals, tolerances = numbers[:, :, 0::2], numbers[:, :, 1::2]
     with np.errstate(invalid="ignore", over="ignore"):
-        if (np.abs(totals.sum(1) - came_out) <= 2.0 * tolerances.sum(1)).all() and np.isfinite(came_out).all():
+        within = (np.abs(totals.sum(1) - came_out) <= 2.0 * tolerances.sum(1)).all()
+        if within and np.isfinite(totals).all() and np.isfinite(came_out).all():
             return True
     weighed = [
         Weighed(totals=a, tolerances=b, reduced=c)
