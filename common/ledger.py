@@ -1,0 +1,71 @@
+"""The ledger of a run: every fragment made, by which weights, and what became of it.
+
+An actor's streams are a function of its life (actor, incarnation) and of the weights that acted in each of its fragments;
+an update is a function of the fragments in it, in order. So these rows, with the run's configuration and seed, are enough
+to make the whole run again, bit for bit, whatever the timing was: dropped fragments are part of it, since making them
+moved environments and streams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TRAINED = "trained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerFragment:
+    """One fragment, once its fate is decided.
+
+    Attributes:
+        actor, incarnation, sequence: name it.
+        term: of the learner whose weights acted.
+        weights: updates contained in the weights that acted.
+        num_valid: its valid transitions.
+        digest: xxh3-64 of its arrays (not of its header, which bears times and leases); 0 where it is not known.
+        decided_in: term of the update below.
+        update: number of the update (from 1, as updates are recorded) that it was trained in, or that was being composed
+            when it was dropped.
+        place: its index among the fragments of that update; -1 if it was dropped.
+        fate: TRAINED, or the reason for which it was dropped.
+    """
+
+    actor: int
+    incarnation: int
+    sequence: int
+    term: int
+    weights: int
+    num_valid: int
+    digest: int
+    decided_in: int
+    update: int
+    place: int
+    fate: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedFragment:
+    """A fragment to be made again.
+
+    Attributes:
+        actor, incarnation, sequence: name it.
+        weights: updates contained in the weights that act.
+    """
+
+    actor: int
+    incarnation: int
+    sequence: int
+    weights: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What a run is to do again.
+
+    Attributes:
+        lives: by actor, its lives in order of incarnation, each its fragments in order of sequence, without gaps.
+        updates: for each update from the first, its fragments in order.
+    """
+
+    lives: dict[int, tuple[tuple[ScriptedFragment, ...], ...]]
+    updates: tuple[tuple[tuple[int, int, int], ...], ...]
