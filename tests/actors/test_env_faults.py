@@ -15,6 +15,7 @@ from actors.env.make import read_specs
 from common.clock import MonotonicClock, wait_until
 from common.errors import ConfigError, ContractError, DeadlineError, EnvironmentFault, TruestepError
 from tests.actors.env_driving import lanes_of, test_id, transitions
+from tests.envs.faulty import FaultyEnv
 
 
 def fault(vectorise: str, num_lanes: int = 2, **options: Any) -> TruestepError:
@@ -166,3 +167,30 @@ def test_specs_are_read_without_lanes_left_behind() -> None:
     assert observation["obs"].shape == (4,)
     assert action.nvec == (2,)
     assert children() == []
+
+
+def test_a_fault_strikes_the_arrivals_asked_for_and_no_other(tmp_path: Path) -> None:
+    """Counted over all who come, whichever environment they are: so a fault can be that of the first lives only."""
+
+    def reset_raises() -> bool:
+        try:
+            FaultyEnv(where="reset", once=str(tmp_path / "came"), skip=1, times=2).reset()
+        except RuntimeError:
+            return True
+        return False
+
+    assert [reset_raises() for _ in range(5)] == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("kind", ["none", "partial_reset"])
+def test_what_a_reset_lacks_is_named(kind: str) -> None:
+    """Nothing at all, or the observation without its info: a breach of contract, not a crash."""
+    error = fault("sync", kind=kind, where="reset")
+    assert isinstance(error, ContractError)
+    assert "actor 0, lane 0, tick 0: reset" in error.what
+
+
+def test_the_faulty_cart_pole_is_cart_pole_until_it_fails() -> None:
+    """Its twin and itself make the same transitions before the fault."""
+    expected = transitions(lanes_of("CartPole-v1", vectorise="sync"), 20, lambda lane, n: n % 2)
+    assert transitions(lanes_of("FaultyCartPole", kwargs={"at": 21}), 20, lambda lane, n: n % 2) == expected

@@ -19,6 +19,7 @@ PLAIN = {
     "DictObs": "spaces:DictObsEnv",
     "WrongDtype": "faulty:WrongDtypeEnv",
     "Faulty": "faulty:FaultyEnv",
+    "FaultyCartPole": "faulty:FaultyCartPoleEnv",
     "NoEnv": "faulty:no_env",
     "Needs": "faulty:needs",
     "NotInstalled": "faulty:not_installed",

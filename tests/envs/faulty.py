@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import itertools
 import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -101,39 +104,45 @@ class NaNVectorEnv(VectorEnv):
         return outcome
 
 
-class FaultyEnv(WrongDtypeEnv):
-    """Well behaved but for `where` (words out of init, reset, step, close, late_close): there it does `kind`.
+KINDS = ("raise", "sys_exit", "exit", "segv", "hang", "hold_gil", "sleep", "none", "partial_reset")
+PLACES = ("init", "reset", "step", "close", "late_close")
 
-    `at` is the number of the step, and of the first after which a close is late. With `once`, a path, only who is first
-    to make that file misbehaves: one lane of one process, and no later incarnation.
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What goes wrong, and where. The well-behaved twin of an environment has `where=""`.
+
+    Attributes:
+        kind: `raise`, `sys_exit` (SystemExit), `exit` (of the process, status 7), `segv`, `hang` (interpreter lock let
+            go), `hold_gil` (hang with the lock held), `sleep` (for `seconds`), `none` (returned), `partial_reset`
+            (reset returns the bare observation).
+        where: words out of init, reset, step, close, late_close (a close after step `at`).
+        at: the step of the episode.
+        lane_pid: a process in which nothing goes wrong.
+        once: a path. Who comes to the place leaves a file `PATH.n` there, n counted over all processes and lives.
+        skip, times: with `once`, the arrivals `skip` to `skip + times - 1` misbehave and all others are well.
+        seconds: of a sleep.
     """
 
-    def __init__(
-        self, kind: str = "raise", where: str = "step", at: int = 2, lane_pid: int = 0, once: str = ""
-    ) -> None:
-        super().__init__()
-        self.kind, self.where, self.at, self.safe_pid, self.once = kind, where, at, lane_pid, once
-        self._maybe("init")
+    kind: str = "raise"
+    where: str = "step"
+    at: int = 2
+    lane_pid: int = 0
+    once: str = ""
+    skip: int = 0
+    times: int = 1
+    seconds: float = 1.0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self._maybe("reset")
-        return super().reset(seed=seed, options=options)
+    def __post_init__(self) -> None:
+        assert self.kind in KINDS, f"kind {self.kind!r} is none of {KINDS}"
+        assert set(self.where.split()) <= set(PLACES), f"{self.where!r}: places are {PLACES}"
 
-    def step(self, action: Any) -> Any:
-        if self.index + 1 == self.at:
-            self._maybe("step")
-        return super().step(action)
-
-    def close(self) -> None:
-        self._maybe("close")
-        if self.index >= self.at:
-            self._maybe("late_close")
-
-    def _maybe(self, where: str) -> None:
-        if where not in self.where.split() or os.getpid() == self.safe_pid:
-            return
-        if self.once and not _first(Path(self.once)):
-            return
+    def fail_maybe(self, where: str, outcome: Any = None) -> Any:
+        """Go wrong, if this is the place; else hand back `outcome`."""
+        if where not in self.where.split() or os.getpid() == self.lane_pid:
+            return outcome
+        if self.once and not self.skip <= _arrival(self.once) < self.skip + self.times:
+            return outcome
         match self.kind:
             case "raise":
                 raise RuntimeError("the simulator lost its licence")
@@ -148,14 +157,70 @@ class FaultyEnv(WrongDtypeEnv):
                 threading.Event().wait()
             case "hold_gil":
                 ctypes.PyDLL(None).sleep(10**6)
+            case "sleep":
+                threading.Event().wait(self.seconds)
+            case "partial_reset":
+                return outcome[0] if where == "reset" else outcome
+        return None if self.kind == "none" else outcome
 
 
-def _first(file: Path) -> bool:
-    try:
-        file.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
+def _arrival(path: str) -> int:
+    """Which arrival this is, from 0: the first number whose file is not there yet."""
+    for number in itertools.count():
+        try:
+            Path(f"{path}.{number}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        return number
+    raise AssertionError("there is always another number")
+
+
+class FaultyEnv(WrongDtypeEnv):
+    """`WrongDtypeEnv` that is good but for a `Fault`: one constant observation, and episodes without end."""
+
+    def __init__(self, **fault: Any) -> None:
+        super().__init__()
+        self.fault = Fault(**fault)
+        self.fault.fail_maybe("init")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        outcome: tuple[Any, dict[str, Any]] = self.fault.fail_maybe("reset", super().reset(seed=seed))
+        return outcome
+
+    def step(self, action: Any) -> Any:
+        outcome = super().step(action)
+        return self.fault.fail_maybe("step", outcome) if self.index == self.fault.at else outcome
+
+    def close(self) -> None:
+        self.fault.fail_maybe("close")
+        if self.index >= self.fault.at:
+            self.fault.fail_maybe("late_close")
+
+
+class FaultyCartPoleEnv(CartPoleEnv):
+    """CartPole without a time limit, with a `Fault` whose `at` counts the steps since construction (a proof makes 80).
+
+    Its twin is itself with `where=""`: the same bits wherever the fault has not struck.
+    """
+
+    def __init__(self, **fault: Any) -> None:
+        super().__init__()
+        self.fault, self.steps = Fault(**fault), 0
+        self.fault.fail_maybe("init")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        outcome: tuple[Any, dict[str, Any]] = self.fault.fail_maybe("reset", super().reset(seed=seed))
+        return outcome
+
+    def step(self, action: Any) -> Any:
+        outcome = super().step(action)
+        self.steps += 1
+        return self.fault.fail_maybe("step", outcome) if self.steps == self.fault.at else outcome
+
+    def close(self) -> None:
+        self.fault.fail_maybe("close")
+        if self.steps >= self.fault.at:
+            self.fault.fail_maybe("late_close")
 
 
 def not_installed() -> None:
