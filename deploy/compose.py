@@ -48,7 +48,7 @@ class Composition:
             learner=config.learner,
             net=config.net,
             optimiser=config.optimiser,
-            ppo=config.ppo,
+            algorithm=getattr(config, config.algo),
         )
 
     def actor(self, actor: int, *, incarnation: int, lease: str, fault_report: str) -> ActorConfig:

@@ -27,6 +27,8 @@ from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
 from common.weights import WeightsHeader, encode_weights, parameter_digest
 from common.wire import pack_plain
+from learner.algorithms.appo import AppoConfig
+from learner.algorithms.impala import ImpalaConfig
 from learner.algorithms.ppo import PPO, PPOConfig
 from learner.audit import AuditPart
 from learner.batches import BatchBuilder
@@ -49,6 +51,8 @@ from learner.reports import (
     UpdateReport,
 )
 from learner.state import InitialWeights, LearnerState
+
+Algorithm = PPOConfig | ImpalaConfig | AppoConfig
 
 MAX_RANKS = 1024
 SHARED = 0  # index of streams that all ranks draw from alike
@@ -100,7 +104,7 @@ class RankConfig:
     learner: LearnerConfig
     net: NetConfig
     optimiser: OptimiserConfig
-    ppo: PPOConfig
+    algorithm: Algorithm
 
 
 class LearnerRank:
@@ -323,7 +327,9 @@ class LearnerRank:
             self._tamper,
             max_gradient_norm=config.optimiser.max_gradient_norm,
         )
-        self._algorithm = PPO(config.ppo, self._model, step, group, self._batches, self._others)
+        if not isinstance(config.algorithm, PPOConfig):
+            raise ConfigError("algorithm", got=type(config.algorithm).__name__, allowed="PPOConfig")
+        self._algorithm = PPO(config.algorithm, self._model, step, group, self._batches, self._others)
 
     def _describe(self) -> dict[str, Any]:
         """What all ranks of a group must have alike."""

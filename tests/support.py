@@ -110,7 +110,7 @@ def rank_config(
         learner=LearnerConfig(device="cpu", sync=sync or SyncConfig()),
         net=NetConfig(hidden=hidden),
         optimiser=OptimiserConfig(learning_rate=learning_rate, max_gradient_norm=max_gradient_norm),
-        ppo=PPOConfig(**({"epochs": 2, "minibatch": 4} | ppo)),
+        algorithm=PPOConfig(**({"epochs": 2, "minibatch": 4} | ppo)),
     )
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from common.errors import ConfigError
 from common.fragment import Fragment
 from common.nets import ActorCritic
+from learner.algorithms.limits import check_counts, check_fractions, check_weights
 from learner.audit import Audit, AuditPart
 from learner.batches import Batch, BatchBuilder
 from learner.gradient_step import Committed, GradientStep, Skipped
@@ -65,17 +66,11 @@ class PPOConfig:
     normalise_advantages: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("discount", "gae_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"ppo.{name}", got=getattr(self, name), allowed="0 to 1")
-        for name in ("value_clip", "value_coefficient", "entropy_coefficient", "target_kl"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"ppo.{name}", got=getattr(self, name), allowed="0 or more, finite")
+        check_fractions("ppo", self, "discount", "gae_lambda")
+        check_weights("ppo", self, "value_clip", "value_coefficient", "entropy_coefficient", "target_kl")
         if not 0.0 < self.clip < 1.0:
             raise ConfigError("ppo.clip", got=self.clip, allowed="between 0 and 1")
-        for name in ("epochs", "minibatch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"ppo.{name}", got=getattr(self, name), allowed="1 or more")
+        check_counts("ppo", self, "epochs", "minibatch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

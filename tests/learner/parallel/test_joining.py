@@ -42,7 +42,10 @@ def observed(*names: str) -> RankConfig:
     ("config", "words"),
     [
         (replace(BASE, seed=8), "config.seed differs; got 8; allowed: 7"),
-        (replace(BASE, ppo=replace(BASE.ppo, clip=0.3)), "config.ppo.clip differs; got 0.3; allowed: 0.2"),
+        (
+            replace(BASE, algorithm=replace(BASE.algorithm, clip=0.3)),
+            "config.algorithm.clip differs; got 0.3; allowed: 0.2",
+        ),
         (
             rank_config(SHAPE, hidden=(8, 8), sync=BASE.learner.sync),
             "config.net.hidden[1] differs; got 8; allowed: None",
