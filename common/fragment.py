@@ -1,6 +1,7 @@
 """A fragment: T rows of B lanes, the unit that actors make and learners take.
 
     obs[T+1, B, ...]   action[T, B, ...]   reward[T, B]   end[T, B]   valid[T, B]   log_prob[T, B]   value[T+1, B]
+    core_state[B, S], where the policy is recurrent
 
 An episode of L transitions takes L+1 rows. Its last row holds the final observation and no transition (`valid` 0);
 the row after that holds the reset observation:
@@ -13,11 +14,16 @@ the row after that holds the reset observation:
 So `obs[t+1]` is the true next observation of every valid row t, and every recursion is cut where `end != 0` or
 `valid == 0`. Invalid rows count in no loss, statistic, counter or return.
 
+`core_state` is the recurrent state *before* row 0. An unroll of row t = 0, 1, ... zeroes the state before row t where
+row t-1 was invalid, so the final observation (row 2 above) is still seen with the memory of its episode, and the reset
+observation (row 3) with none.
+
 On the wire a fragment is a frame of `common.frames`, filled in place by the actor and viewed in place by the learner.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -50,30 +56,37 @@ class FragmentLayout:
         num_lanes: B, at least 1.
         observation: parts, each one array named as in the spec.
         action: Box actions are stored float32 (the policy's, before squashing or clipping), others as their spec says.
+        state_size: S, numbers of recurrent state of a lane; 0 where the policy is feed-forward.
     """
 
     num_rows: int
     num_lanes: int
     observation: SpaceSpec
     action: ArraySpec
+    state_size: int = 0
 
     def frame_layout(self) -> FrameLayout:
         """The arrays of a frame, in order. Raises WireError if they cannot be one frame."""
         if self.num_rows < 1 or self.num_lanes < 1:
             raise WireError(f"fragment layout: got {self.num_rows} rows of {self.num_lanes} lanes", allowed="1 or more")
+        if self.state_size < 0:
+            raise WireError("fragment layout: state_size", got=self.state_size, allowed="0 or more")
         rows, rows_and_one = (self.num_rows, self.num_lanes), (self.num_rows + 1, self.num_lanes)
         action_dtype = "float32" if self.action.kind == "box" else self.action.dtype
-        return FrameLayout.of(
-            {name: (part.dtype, (*rows_and_one, *part.shape)) for name, part in self.observation}
-            | {
-                "action": (action_dtype, (*rows, *self.action.shape)),
-                "reward": ("float32", rows),
-                "end": ("uint8", rows),
-                "valid": ("uint8", rows),
-                "log_prob": ("float32", rows),
-                "value": ("float32", rows_and_one),
-            }
-        )
+        arrays: dict[str, tuple[str, tuple[int, ...]]] = {
+            name: (part.dtype, (*rows_and_one, *part.shape)) for name, part in self.observation
+        }
+        arrays |= {
+            "action": (action_dtype, (*rows, *self.action.shape)),
+            "reward": ("float32", rows),
+            "end": ("uint8", rows),
+            "valid": ("uint8", rows),
+            "log_prob": ("float32", rows),
+            "value": ("float32", rows_and_one),
+        }
+        if self.state_size:
+            arrays["core_state"] = ("float32", (self.num_lanes, self.state_size))
+        return FrameLayout.of(arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +184,7 @@ class Fragment:
         valid: uint8 `[T, B]`, 1 where the row is a transition.
         log_prob: float32 `[T, B]`, of the action under the weights that chose it.
         value: float32 `[T+1, B]`, of the observation under the same weights.
+        core_state: float32 `[B, S]`, recurrent state before row 0; `[B, 0]` where the policy is feed-forward.
         digest: xxh3-64 of the frame.
     """
 
@@ -182,6 +196,7 @@ class Fragment:
     valid: NDArray[np.uint8]
     log_prob: NDArray[np.float32]
     value: NDArray[np.float32]
+    core_state: NDArray[np.float32]
     digest: int
 
 
@@ -202,6 +217,7 @@ class FragmentBuffer:
         self.valid: NDArray[np.uint8] = arrays["valid"]
         self.log_prob: NDArray[np.float32] = arrays["log_prob"]
         self.value: NDArray[np.float32] = arrays["value"]
+        self.core_state = _core_state(arrays, layout)
 
     @property
     def num_bytes(self) -> int:
@@ -238,8 +254,14 @@ def decode_fragment(document: Buffer, layout: FragmentLayout) -> Fragment:
         valid=arrays["valid"],
         log_prob=arrays["log_prob"],
         value=arrays["value"],
+        core_state=_core_state(arrays, layout),
         digest=frame.digest,
     )
+
+
+def _core_state(arrays: Mapping[str, NDArray[Any]], layout: FragmentLayout) -> NDArray[np.float32]:
+    """The frame's array, or one without elements where the frame has none."""
+    return arrays["core_state"] if layout.state_size else np.zeros((layout.num_lanes, 0), np.float32)
 
 
 def _check_layout(got: FrameLayout, allowed: FrameLayout) -> None:

@@ -13,6 +13,7 @@ of the user's own keeps its own initial values, drawn with torch's global genera
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.cores import LSTM, Core, make_core
 from common.distributions import ActionHead, make_head
 from common.errors import ConfigError
 from common.rng import torch_seeded
@@ -44,9 +46,11 @@ class NetConfig:
         channels: where an image keeps its channels; auto decides by size and refuses what is ambiguous.
         squash: squashed instead of clipped Gaussian for continuous actions.
         initial_log_std: log standard deviation of continuous actions before training.
+        core: a recurrent layer between features and heads.
+        core_size: its units H.
         factory: "module:function" that builds a network of the user's own; called as
             `factory(observation: SpaceSpec, action: ArraySpec, net: NetConfig) -> nn.Module` whose forward maps
-            {part: tensor [N, *shape]} to (head parameters [N, P], value [N]). Replaces `kind`.
+            {part: tensor [N, *shape]} to (head parameters [N, P], value [N]). Replaces `kind`; takes no core.
     """
 
     kind: Literal["auto", "mlp", "nature_cnn"] = "auto"
@@ -55,11 +59,26 @@ class NetConfig:
     channels: Literal["auto", "first", "last"] = "auto"
     squash: bool = False
     initial_log_std: float = 0.0
+    core: Literal["none", "lstm", "gru"] = "none"
+    core_size: int = 128
     factory: str = ""
 
     def __post_init__(self) -> None:
         if not self.hidden or any(units < 1 for units in self.hidden):
             raise ConfigError("net.hidden", got=self.hidden, allowed="one or more layers of at least 1 unit")
+        if self.core_size < 1:
+            raise ConfigError("net.core_size", got=self.core_size, allowed="at least 1 unit")
+        if self.factory and self.core != "none":
+            raise ConfigError(
+                "net.factory and net.core exclude one another",
+                got=f"factory {self.factory!r}, core {self.core!r}",
+                allowed="core 'none' with a network of your own: its forward pass has no state to keep",
+            )
+
+    @property
+    def state_size(self) -> int:
+        """S, numbers of recurrent state of a lane: 0 without a core, H for a GRU, 2H for an LSTM."""
+        return {"none": 0, "gru": 1, "lstm": 2}[self.core] * self.core_size
 
 
 class Encoder(nn.Module):
@@ -157,16 +176,61 @@ class SharedTorso(nn.Module):
         return self.policy(hidden), self.value(hidden).squeeze(-1)
 
 
+class RecurrentBody(nn.Module):
+    """Hidden layers over the features, a core, and linear heads on its output."""
+
+    def __init__(self, features: Features, num_parameters: int, net: NetConfig, *, convolve: bool) -> None:
+        super().__init__()
+        assert net.core != "none"
+        self.features = features
+        self.hidden = HiddenLayers(features.width, net.hidden[-1:] if convolve else net.hidden, net.activation)
+        self.core = make_core(net.core, net.hidden[-1], net.core_size)
+        self.policy = nn.Linear(net.core_size, num_parameters)
+        self.value = nn.Linear(net.core_size, 1)
+
+    def step(self, observation: Observation, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        output, state = self.core.step(self.hidden(self.features(observation)), state)
+        return self.policy(output), self.value(output).squeeze(-1), state
+
+    def unroll(self, observation: Observation, state: Tensor, valid_before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows: Tensor = self.hidden(self.features(_rows(observation)))
+        output, state = self.core.unroll(rows.view(*valid_before.shape, -1), state, valid_before)
+        return self.policy(output), self.value(output).squeeze(-1), state
+
+
+class HiddenLayers(nn.Module):
+    """Linear layers, each followed by its activation: [N, width] to [N, hidden[-1]]."""
+
+    def __init__(self, width: int, hidden: tuple[int, ...], activation: Literal["tanh", "relu"]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise((width, *hidden)))
+        self.activation = torch.tanh if activation == "tanh" else torch.relu
+
+    def forward(self, features: Tensor) -> Tensor:
+        for layer in self.layers:
+            features = self.activation(layer(features))
+        return features
+
+
 class ActorCritic(nn.Module):
     """A policy head and a value over one network; what actors run and learners train.
 
-    `forward(observation)` maps {part: [N, *shape]} to (head parameters [N, P], values [N]).
+    Three ways through it, of the same numbers for the same rows up to rounding:
+
+        forward(observation [N, ...])                            feed-forward networks only
+        step(observation [B, ...], state [B, S])                 one tick of B lanes
+        unroll(observation [T, B, ...], state, valid_before)     T rows of B lanes
+
+    Attributes:
+        state_size: S, numbers of recurrent state of a lane; 0 where the network is feed-forward. A state of zeros
+            begins an episode.
     """
 
-    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+    def __init__(self, body: nn.Module, head: nn.Module, *, state_size: int = 0) -> None:
         super().__init__()
         self.body = body
         self.head_module = head
+        self.state_size = state_size
 
     @property
     def head(self) -> ActionHead:
@@ -174,8 +238,37 @@ class ActorCritic(nn.Module):
         return cast(ActionHead, self.head_module)
 
     def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        """{part: [N, *shape]} to head parameters [N, P] and values [N]."""
+        assert not self.state_size, "a recurrent network needs its state: use step or unroll"
         parameters, value = self.body(observation)
         return parameters, value
+
+    def step(self, observation: Observation, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """{part: [B, *shape]} and the state before it [B, S] to head parameters [B, P], values [B], the state after."""
+        if self.state_size:
+            parameters, value, state = cast(RecurrentBody, self.body).step(observation, state)
+        else:
+            parameters, value = self.body(observation)
+        return parameters, value, state
+
+    def unroll(self, observation: Observation, state: Tensor, valid_before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """{part: [T, B, *shape]} to head parameters [T, B, P], values [T, B] and the state after the last row [B, S].
+
+        Args:
+            state: [B, S], before row 0.
+            valid_before: [T, B], any dtype; where it is 0 the state is zeroed before the row. Of a fragment: 1 for
+                row 0, and `valid[t - 1]` for row t, so the state is lost after an invalid row and not before it.
+        """
+        if self.state_size:
+            return cast(RecurrentBody, self.body).unroll(observation, state, valid_before)
+        parameters, value = self.body(_rows(observation))
+        num_rows, num_lanes = valid_before.shape
+        return parameters.view(num_rows, num_lanes, -1), value.view(num_rows, num_lanes), state
+
+
+def _rows(observation: Observation) -> dict[str, Tensor]:
+    """{part: [T, B, ...]} as {part: [T * B, ...]}."""
+    return {name: part.flatten(0, 1) for name, part in observation.items()}
 
 
 def make_actor_critic(
@@ -190,7 +283,7 @@ def make_actor_critic(
         head = make_head(action, squash=net.squash, initial_log_std=net.initial_log_std)
         num_parameters = cast(int, head.num_parameters)
         body = _custom(observation, action, net) if net.factory else _built_in(observation, num_parameters, net)
-    model = ActorCritic(body, head)
+    model = ActorCritic(body, head, state_size=net.state_size)
     _check_output(model, observation, num_parameters)
     _check_state(model)
     if not net.factory:
@@ -207,6 +300,8 @@ def _built_in(observation: SpaceSpec, num_parameters: int, net: NetConfig) -> nn
         )
     convolve = net.kind == "nature_cnn" or (net.kind == "auto" and has_image and _convolvable(observation, net))
     features = Features(observation, net, convolve=convolve)
+    if net.core != "none":
+        return RecurrentBody(features, num_parameters, net, convolve=convolve)
     return (SharedTorso if convolve else SeparateTowers)(features, num_parameters, net)
 
 
@@ -254,7 +349,7 @@ def _check_output(model: ActorCritic, observation: SpaceSpec, num_parameters: in
     """One dry pass over two rows of zeros: a network that does not fit its spaces fails here, not in an actor."""
     rows = {n: torch.zeros((2, *s.shape), dtype=getattr(torch, s.dtype)) for n, s in observation}
     with torch.no_grad():
-        output = model.body(rows)
+        output = model.step(rows, torch.zeros(2, model.state_size))[:2] if model.state_size else model.body(rows)
     parts = output if isinstance(output, tuple) else (output,)
     got = [tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__ for part in parts]
     if got != [(2, num_parameters), (2,)]:
@@ -290,6 +385,17 @@ def _initialise(model: ActorCritic, generator: np.random.Generator) -> None:
             module.weight.copy_(_orthogonal(tuple(module.weight.shape), gain, generator))
             if module.bias is not None:
                 module.bias.zero_()
+        elif isinstance(module, Core):
+            _initialise_core(module, generator)
+
+
+def _initialise_core(core: Core, generator: np.random.Generator) -> None:
+    """Each gate orthogonal by itself; an LSTM forgets little at first (forget bias 1, Jozefowicz et al., 2015)."""
+    for weight in (core.input_weight, core.recurrent_weight):
+        for gate in weight.chunk(core.num_gates):
+            gate.copy_(_orthogonal(tuple(gate.shape), 1.0, generator))
+    if isinstance(core, LSTM):
+        core.bias[core.size : 2 * core.size] = 1.0
 
 
 def _last_linear(module: Any) -> nn.Module:
