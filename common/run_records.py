@@ -88,6 +88,7 @@ class UpdateRecord:
         fragments_lost: unfinished fragments of dead actors.
         lag: mean versions behind of what was trained.
         statistics: the algorithm's numbers; may hold NaN and infinities.
+        num_ranks: learner ranks that made it together; 0 if that was not recorded.
     """
 
     run: str
@@ -105,6 +106,7 @@ class UpdateRecord:
     fragments_lost: int
     lag: float
     statistics: dict[str, float]
+    num_ranks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +236,7 @@ def update_to_row(record: UpdateRecord) -> dict[str, Any]:
         "fragments_lost": int(record.fragments_lost),
         "lag": float(record.lag),
         "statistics": json_text(statistics, f"statistics of {what}"),
+        "num_ranks": int(record.num_ranks),
     }
 
 

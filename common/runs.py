@@ -16,7 +16,6 @@ moments good).
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,9 +25,11 @@ from typing import Any
 
 from common import clock as clocks
 from common import run_records as records
+from common import runs_ledger
 from common import runs_statements as statements
 from common.clock import Clock
-from common.errors import ConfigError, RegistryError, RunNotFoundError
+from common.errors import ConfigError, RegistryError
+from common.ledger import Ledger, LedgerFragment, LedgerTally
 from common.process_identity import ProcessIdentity
 from common.run_records import (
     CheckpointRecord,
@@ -40,6 +41,7 @@ from common.run_records import (
     UpdateRecord,
 )
 from common.runs_database import Database, Row, Session
+from common.runs_ledger import Position
 
 __all__ = [
     "CheckpointRecord",
@@ -128,9 +130,8 @@ class RunRegistry:
     def run(self, name: str) -> RunRecord:
         """One run by name. Raises RunNotFoundError naming the closest ones."""
         with self._database.reading() as session:
-            row = session.one("SELECT * FROM runs WHERE run = ?", name)
-            if row is None:
-                raise self._not_found(session, name)
+            row = session.one("SELECT * FROM runs WHERE id = ?", self._run_id(session, name))
+            assert row is not None
             return records.run_from_row(row)
 
     def runs(self, limit: int = 50) -> list[RunRecord]:
@@ -204,11 +205,24 @@ class RunRegistry:
 
     # What a run did
 
-    def record_updates(self, updates: Sequence[UpdateRecord], *, wall_s: float | None = None) -> None:
+    def record_updates(
+        self,
+        updates: Sequence[UpdateRecord],
+        fragments: Sequence[LedgerFragment] = (),
+        *,
+        wall_s: float | None = None,
+    ) -> None:
         """Add updates of one run in one transaction and bring the run's own row up to the last of them.
 
         Raises RegistryError if one is recorded already (a resume calls `truncate_after` first).
+
+        Args:
+            updates: in order; nothing is done without one.
+            fragments: whose fate was decided since the last time; in the same transaction.
+            wall_s: seconds of driving so far.
         """
+        if not updates and fragments:
+            raise ValueError("record_updates takes fragments with updates only; see record_fragments")
         if not updates:
             return
         last = updates[-1]
@@ -218,7 +232,23 @@ class RunRegistry:
         with self._writing(last.run, f"updates {updates[0].update} to {last.update}") as (session, run_id):
             for row in rows:
                 session.insert("updates", {"run_id": run_id, **row})
+            runs_ledger.insert(session, run_id, fragments)
             statements.set_progress(session, run_id, rows[-1], wall_s)
+
+    def record_fragments(self, run: str, fragments: Sequence[LedgerFragment]) -> None:
+        """Add fragments whose fate was decided without an update being committed since."""
+        with self._writing(run, f"{len(fragments)} fragments") as (session, run_id):
+            runs_ledger.insert(session, run_id, fragments)
+
+    def ledger(self, run: str) -> Ledger:
+        """Every fragment of the run with its fate, and the updates that stand. RegistryError if a row is damaged."""
+        with self._database.reading() as session:
+            return runs_ledger.read(session, self._run_id(session, run))
+
+    def ledger_tally(self, run: str) -> LedgerTally:
+        """The ledger in numbers."""
+        with self._database.reading() as session:
+            return runs_ledger.tally(session, self._run_id(session, run))
 
     def updates(self, run: str, *, after: int = -1) -> list[UpdateRecord]:
         """Updates later than `after`, in order."""
@@ -277,20 +307,30 @@ class RunRegistry:
         rows = self._rows_of("checkpoints", run, "1 ORDER BY update_number, length(name), name")
         return [records.checkpoint_from_row(row, run) for row in rows]
 
-    def truncate_after(self, run: str, update: int) -> None:
+    def truncate_after(
+        self, run: str, update: int, *, term: int | None = None, positions: Mapping[int, Position] | None = None
+    ) -> None:
         """Go on from `update`: what was recorded of later updates is removed and an event RESUMED tells how much.
 
-        The run's own row goes back to `update`, except for its version and term, which only grow. Events stay.
+        The run's own row goes back to `update`, except for its version and term, which only grow. Events stay. Of the
+        ledger goes what was decided after the cut that the run goes on from.
+
+        Args:
+            term: of that cut; None = the one in which `update` was made.
+            positions: by actor, its incarnation in that cut and the sequence of its next fragment: what it made before
+                and was dropped while the cut was being taken is part of the history, and stays.
         """
         with self._writing(run, f"truncation after update {update}", durable=True) as (session, run_id):
+            fragments = runs_ledger.remove_after(session, run_id, update, term=term, positions=positions or {})
             removed = statements.remove_after(session, run_id, update)
-            self._insert_event(session, run_id, "RESUMED", {"after_update": update, **removed})
+            data = {"after_update": update, **removed, "fragments_removed": fragments}
+            self._insert_event(session, run_id, "RESUMED", data)
 
     def roll_back(self, run: str, update: int, *, term: int, reason: str) -> None:
         """The learner goes back to `update` under `term`: what was recorded of later updates is removed.
 
         An event TRAINING_ROLLBACK tells from where to where, why, and how much was removed; version and term of the
-        run's own row only grow. Events of the updates taken back stay: they happened.
+        run's own row only grow. Events and fragments of the updates taken back stay: they happened.
         """
         with self._writing(run, f"rollback to update {update}", durable=True) as (session, run_id):
             row = session.one("SELECT updates FROM runs WHERE id = ?", run_id)
@@ -316,16 +356,7 @@ class RunRegistry:
             yield session, run_id
 
     def _run_id(self, session: Session, run: str) -> int:
-        row = session.one("SELECT id FROM runs WHERE run = ?", run)
-        if row is None:
-            raise self._not_found(session, run)
-        return int(row["id"])
-
-    def _not_found(self, session: Session, name: str) -> RunNotFoundError:
-        names = [row["run"] for row in session.rows("SELECT run FROM runs ORDER BY id DESC")]
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        known = f"closest of {len(names)}: {', '.join(close)}" if close else f"{len(names)} runs, none alike"
-        return RunNotFoundError(f"no run of that name in {self.path}", got=repr(name), allowed=known)
+        return statements.run_id_of(session, run, self.path)
 
     def _rows_of(self, table: str, run: str, condition: str, *values: object, columns: str = "*") -> list[Row]:
         with self._database.reading() as session:
@@ -334,17 +365,7 @@ class RunRegistry:
             return session.rows(sql, run_id, *values)
 
     def _insert_event(self, session: Session, run_id: int, kind: str, data: Mapping[str, Any]) -> None:
-        last = session.one("SELECT max(sequence) AS sequence FROM events WHERE run_id = ?", run_id)
-        row = {
-            "run_id": run_id,
-            "sequence": 1 + ((last and last["sequence"]) or 0),
-            "monotonic_ns": self._clock.now_ns(),
-            "clock_id": self._clock.clock_id,
-            "wall": clocks.wall_label(),
-            "kind": kind,
-            "data": records.json_text(dict(data), f"data of event {kind}"),
-        }
-        session.insert("events", row)
+        statements.insert_event(session, run_id, kind, data, self._clock)
 
     def _reserve_versions(self, run: str) -> tuple[int, int]:
         with self._writing(run, "versions", durable=True) as (session, run_id):

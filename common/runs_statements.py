@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from common import clock as clocks
 from common import run_records as records
+from common.clock import Clock
+from common.errors import RunNotFoundError
 from common.run_records import Owner, RunStatus
 from common.runs_database import Row, Session
 
@@ -16,6 +23,32 @@ _NOTHING_DONE: Row = {
     "parameter_digest": "",
     "chain": "",
 }
+
+
+def run_id_of(session: Session, run: str, path: Path) -> int:
+    """The key of a run in the registry at `path`. Raises RunNotFoundError naming the closest ones."""
+    row = session.one("SELECT id FROM runs WHERE run = ?", run)
+    if row is not None:
+        return int(row["id"])
+    names = [row["run"] for row in session.rows("SELECT run FROM runs ORDER BY id DESC")]
+    close = difflib.get_close_matches(run, names, n=3, cutoff=0.5)
+    known = f"closest of {len(names)}: {', '.join(close)}" if close else f"{len(names)} runs, none alike"
+    raise RunNotFoundError(f"no run of that name in {path}", got=repr(run), allowed=known)
+
+
+def insert_event(session: Session, run_id: int, kind: str, data: Mapping[str, Any], clock: Clock) -> None:
+    """Add an event behind the last one, stamped by `clock`."""
+    last = session.one("SELECT max(sequence) AS sequence FROM events WHERE run_id = ?", run_id)
+    row = {
+        "run_id": run_id,
+        "sequence": 1 + ((last and last["sequence"]) or 0),
+        "monotonic_ns": clock.now_ns(),
+        "clock_id": clock.clock_id,
+        "wall": clocks.wall_label(),
+        "kind": kind,
+        "data": records.json_text(dict(data), f"data of event {kind}"),
+    }
+    session.insert("events", row)
 
 
 def owner(session: Session, run_id: int) -> Owner | None:

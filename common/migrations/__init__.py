@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from common.migrations.m0001_runs import STATEMENTS as M0001
 from common.migrations.m0002_sync import STATEMENTS as M0002
+from common.migrations.m0003_ledger import STATEMENTS as M0003
 
 APPLICATION_ID = 0x54525354  # "TRST": tells our file from another program's
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (M0001, M0002)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (M0001, M0002, M0003)

@@ -64,6 +64,7 @@ def update(number: int, run: str = "pong", **changes: Any) -> UpdateRecord:
         "fragments_lost": 0,
         "lag": 0.5,
         "statistics": {"loss": 0.25},
+        "num_ranks": 2,
     }
     return UpdateRecord(**{**fields, **changes})
 
@@ -282,7 +283,7 @@ def test_a_resume_from_an_older_checkpoint_clears_the_way(registry: RunRegistry)
     assert [record.update for record in registry.evaluations("pong")] == [2]
     assert [record.update for record in registry.checkpoints("pong")] == [2]
     event = registry.events("pong")[-1]
-    removed = {"updates_removed": 2, "evaluations_removed": 2, "checkpoints_removed": 2}
+    removed = {"updates_removed": 2, "evaluations_removed": 2, "checkpoints_removed": 2, "fragments_removed": 0}
     assert (event.kind, event.data) == ("RESUMED", {"after_update": 3, **removed})
     record = registry.run("pong")
     assert (record.updates, record.env_steps, record.parameter_digest) == (3, 384, "digest-3")
@@ -398,6 +399,7 @@ def test_a_zombie_driver_cannot_write(registry: RunRegistry, path: Path) -> None
         checkpoint = CheckpointRecord(run="pong", update=2, name="u", digest="d", best=True)
         for write in (
             lambda: registry.record_updates([update(2)]),
+            lambda: registry.record_fragments("pong", []),
             lambda: registry.record_evaluation(evaluation(2)),
             lambda: registry.record_event("pong", "E", {}),
             lambda: registry.record_checkpoint(checkpoint),
@@ -532,26 +534,33 @@ def test_a_newer_schema_is_refused_naming_both_and_left_alone(path: Path) -> Non
     assert path.read_bytes() == before
 
 
-def test_a_registry_of_schema_1_is_brought_up_to_date_with_what_is_in_it(path: Path) -> None:
-    """Runs and updates recorded before chains were have an empty one and go on; a reader asks for a writer first."""
+@pytest.mark.parametrize("schema", range(1, len(MIGRATIONS)))
+def test_a_registry_of_an_older_schema_is_brought_up_to_date_with_what_is_in_it(path: Path, schema: int) -> None:
+    """Runs and updates recorded before chains and ledgers were have empty ones and go on; a reader asks for a writer
+    first."""
     path.parent.mkdir()
     with sqlite3.connect(path) as connection:
         for statement in MIGRATIONS[0]:
             connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute("PRAGMA user_version = 1")
         connection.execute(
             "INSERT INTO runs (run, status, env, algo, seed, engine, config, facts, out, created_wall, updates)"
             " VALUES ('pong', 'interrupted', 'CartPole-v1', 'ppo', 0, 'ray', '{}', '{}', '/o', 'then', 1)"
         )
         connection.execute("INSERT INTO updates VALUES (1, 1, 0, 2, 128, 'digest-1', 128, 128, 0, '{}', 0, 0.0, '{}')")
+        for step in MIGRATIONS[1:schema]:
+            for statement in step:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {schema}")
     connection.close()
-    with pytest.raises(RegistryError, match=r"older truestep; got schema 1; allowed: 2.*\(train, resume\)"):
+    asked = rf"older truestep; got schema {schema}; allowed: {len(MIGRATIONS)}.*\(train, resume\)"
+    with pytest.raises(RegistryError, match=asked):
         RunRegistry.open(path, read_only=True)
     with RunRegistry.open(path) as registry:
         assert (registry.run("pong").chain, registry.run("pong").updates) == ("", 1)
         (old,) = registry.updates("pong")
-        assert (old.parameter_digest, old.state_digest, old.chain) == ("digest-1", "", "")
+        assert (old.parameter_digest, old.state_digest, old.chain, old.num_ranks) == ("digest-1", "", "", 0)
+        assert registry.ledger("pong").fragments == ()
         registry.record_updates([update(2)])
         assert (registry.run("pong").chain, registry.verified_updates("pong")) == ("chain-2", 1)
     with RunRegistry.open(path, read_only=True) as reader:
