@@ -70,17 +70,30 @@ class EvaluationResult:
 def evaluate(lanes: Lanes, policy: Policy, *, episodes: int, max_ticks: int, beat: Beat) -> EvaluationResult:
     """Play `episodes` greedy episodes on freshly made `lanes`; lane b plays episodes b, b + B, b + 2B ...
 
-    Broken episodes (non-finite values) are played again by the same lane and do not count.
+    A recurrent policy begins each with a state of zeros. Broken episodes (non-finite values) are played again by the
+    same lane and do not count.
     """
     tally = _Tally(lanes.num_lanes, episodes)
     lanes.start()
+    policy.begin(lanes.num_lanes)
     ticks = 0
     while not tally.complete() and ticks < max_ticks:
         action = policy.head.to_environment(policy.greedy(lanes.current))
         beat(ticks)
-        tally.add(lanes.step(action))
+        tick = lanes.step(action)
+        tally.add(tick)
+        if policy.state_size:
+            policy.reset(_begins(tick))
         ticks += 1
     return tally.result(policy.version)
+
+
+def _begins(tick: Tick) -> NDArray[np.bool_]:
+    """Lanes [B] whose next row follows an invalid one, or that have already begun their next episode."""
+    begins = ~tick.valid
+    if tick.restart is not None:
+        begins[tick.restart.lanes] = True
+    return begins
 
 
 class _Tally:

@@ -14,7 +14,7 @@ from common.nets import NetConfig, make_actor_critic
 from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
 from common.specs import ArraySpec, SpaceSpec
-from common.weights import decode_weights
+from common.weights import Weights, decode_weights
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -34,10 +34,14 @@ class Acted(NamedTuple):
 
 
 class Policy:
-    """The network with the weights of one version. Raises nothing while acting.
+    """The network with the weights of one version, and the recurrent state of its lanes. Raises nothing while acting.
 
     A weights document is verified whole before a byte of the live weights changes; `follow` is called between
-    fragments only, so a fragment is made by exactly one version.
+    fragments only, so a fragment is made by exactly one version. The state stays when weights change: a lane goes on in
+    its episode with what it remembers.
+
+    `act` and `greedy` advance the state by one tick of all lanes; `values` reads it. Whoever steps the environments
+    tells of lanes that begin an episode (`reset`). Where `state_size` is 0 nobody needs to.
     """
 
     def __init__(self, observation: SpaceSpec, action: ArraySpec, net: NetConfig) -> None:
@@ -45,32 +49,70 @@ class Policy:
         self._model = make_actor_critic(observation, action, net, placeholder)
         self._parameters = FlatParameters(self._model, trainable=False)
         self._box = action.kind == "box"
+        self._state = torch.zeros(0, self._model.state_size)
         self.head = self._model.head
+        self.state_size = self._model.state_size
         self.version = -1
+        self._standby: Weights | None = None
 
     def follow(self, document: Any) -> None:
         """Verify `document` and make its weights live. Raises WireError and keeps the old weights if it is damaged."""
+        self._load(decode_weights(document, self._parameters.manifest))
+
+    def offer(self, document: Any) -> int:
+        """Verify `document` and hold its weights ready; returns their version. Callable from another thread.
+
+        Raises WireError, and keeps what was held ready, if it is damaged.
+        """
         weights = decode_weights(document, self._parameters.manifest)
+        self._standby = weights
+        return weights.header.version
+
+    def swap(self) -> None:
+        """Make the weights that are held ready live, if they are newer."""
+        standby = self._standby
+        if standby is not None and standby.header.version > self.version:
+            self._load(standby)
+
+    def _load(self, weights: Weights) -> None:
         self._parameters.load(weights.flat)
         self.version = weights.header.version
 
+    def begin(self, num_lanes: int) -> None:
+        """From here on B = `num_lanes` lanes, each at the beginning of an episode."""
+        self._state = torch.zeros(num_lanes, self.state_size)
+
+    def reset(self, lanes: NDArray[np.bool_] | NDArray[np.int64]) -> None:
+        """Zero the state of `lanes`, a mask [B] or indices: their next row follows an invalid one."""
+        self._state.numpy()[lanes] = 0.0
+
+    def state(self) -> NDArray[np.float32]:
+        """The state before the next row, float32 [B, S]; a copy."""
+        return self._state.numpy().copy()
+
+    def set_state(self, state: NDArray[np.float32]) -> None:
+        """Put back what `state` gave."""
+        self._state = torch.from_numpy(state.copy())
+
     @torch.inference_mode()
     def act(self, observation: Arrays, noise: NDArray[np.float32]) -> Acted:
-        """Sample actions for `observation` {part: [B, *shape]} with `noise` [B, *noise_shape]."""
-        parameters, value = self._model(_tensors(observation))
+        """Sample actions for `observation` {part: [B, *shape]} with `noise` [B, *noise_shape]; advances the state."""
+        parameters, value, self._state = self._model.step(_tensors(observation), self._state)
         action, log_prob = draw(self.head, parameters, torch.from_numpy(noise))
         return Acted(action.numpy(), log_prob.numpy(), value.numpy())
 
     @torch.inference_mode()
-    def values(self, observation: Arrays) -> NDArray[np.float32]:
-        """Values float32 [B]."""
-        value: NDArray[np.float32] = self._model(_tensors(observation))[1].numpy()
+    def values(self, observation: Arrays, lanes: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+        """Values float32 [N] of observations of all lanes, or of those that `lanes` [N] names; the state stays."""
+        state = self._state if lanes is None or not self.state_size else self._state[torch.from_numpy(lanes)]
+        value: NDArray[np.float32] = self._model.step(_tensors(observation), state)[1].numpy()
         return value
 
     @torch.inference_mode()
     def greedy(self, observation: Arrays) -> NDArray[Any]:
-        """Most probable actions, stored form [B, *shape]."""
-        action: NDArray[Any] = self.head.mode(self._model(_tensors(observation))[0]).numpy()
+        """Most probable actions, stored form [B, *shape]; advances the state."""
+        parameters, _, self._state = self._model.step(_tensors(observation), self._state)
+        action: NDArray[Any] = self.head.mode(parameters).numpy()
         return action
 
     def draw_noise(self, generators: list[np.random.Generator], num_rows: int) -> NDArray[np.float32]:

@@ -5,6 +5,9 @@
 Aligned lanes write row t at tick t. Lanes that restart within a tick (Gymnasium's SAME_STEP and DISABLED) need two rows
 for an ended tick, the transition and the invalid row of its final observation, so each lane has its own row; the
 fragment is full when the first lane is, and the remaining rows of the others stay invalid.
+
+A recurrent policy keeps its lanes' state from tick to tick and over fragments. It is written down before row 0 and
+zeroed after each invalid row, so a final observation is valued with the memory of its episode.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ class Rollout:
     ) -> None:
         self._lanes = lanes
         self._policy = policy
+        self._recurrent = policy.state_size > 0
         self._buffer = buffer
         self._clock = clock
         self._void_broken = void_broken
@@ -70,6 +74,8 @@ class Rollout:
         """Fill all rows of the buffer; `noise` is [T, B, *noise_shape]."""
         self._episodes.begin_fragment()
         self._policy_ns = self._env_ns = 0
+        if self._recurrent:
+            self._buffer.core_state[...] = self._policy.state()
         if self._lanes.aligned:
             self._fill_aligned(noise)
         else:
@@ -104,7 +110,11 @@ class Rollout:
     def _tick(
         self, observation: dict[str, NDArray[Any]], noise: NDArray[np.float32], row: Any
     ) -> tuple[Tick, NDArray[Any]]:
-        """One policy pass and one step of all lanes; writes log-probability and value at `row`."""
+        """One policy pass and one step of all lanes; writes log-probability and value at `row`.
+
+        Lanes whose row was invalid go on without memory. Of lanes that restarted within the tick the final observation
+        is still to be valued, so `_close_episodes` resets those.
+        """
         start_ns = self._clock.now_ns()
         acted = self._policy.act(observation, noise)
         self._buffer.log_prob[row] = acted.log_prob
@@ -116,6 +126,8 @@ class Rollout:
         self._ticks += 1
         self._policy_ns += middle_ns - start_ns
         self._env_ns += self._clock.now_ns() - middle_ns
+        if self._recurrent:
+            self._policy.reset(~tick.valid)
         return tick, acted.action
 
     def _account(self, tick: Tick, row: NDArray[np.int64]) -> None:
@@ -160,15 +172,19 @@ class Rollout:
         if len(pending):
             self._void_row(row, pending, np.zeros(len(pending), dtype=np.float32))
             row[pending] = 1
+            if self._recurrent:
+                self._policy.reset(pending)
         self._final_pending[:] = False
         return row
 
     def _close_episodes(self, tick: Tick, ended: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give each ended lane its invalid row (here, or first in the next fragment)."""
         finals = {name: part[ended] for name, part in tick.observation.items()}
-        values = self._policy.values(finals)
+        values = self._policy.values(finals, ended)
         room = row[ended] < len(self._buffer.reward)
         self._void_row(row, ended[room], values[room])
+        if self._recurrent:
+            self._policy.reset(ended[room])
         for name, part in tick.observation.items():
             self._final.setdefault(name, np.zeros_like(part))[ended[~room]] = part[ended[~room]]
         self._final_pending[ended[~room]] = True
@@ -205,6 +221,7 @@ class Rollout:
             "final": {name: part.copy() for name, part in self._final.items()},
             "final_pending": self._final_pending.copy(),
             "ticks": self._ticks,
+            "core_state": self._policy.state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -213,6 +230,8 @@ class Rollout:
         self._final = dict(state["final"])
         self._final_pending = state["final_pending"].copy()
         self._ticks = state["ticks"]
+        if self._recurrent:
+            self._policy.set_state(state["core_state"])
 
 
 class _Episodes:

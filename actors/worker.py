@@ -72,11 +72,12 @@ class ActorConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectOrder:
-    """What the conductor asks for: one fragment for `update` of `term`, made by the weights of `version`."""
+    """What the conductor asks for: one fragment for `update` of `term`, made by the weights of `version`; None = by the
+    newest that were offered."""
 
     update: int
     term: int
-    version: int
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class ActorWorker:
         self._globals = GlobalGenerators(globals_sequence)
         self._noise = [self._generator(Purpose.ACTION, lane) for lane in range(config.layout.num_lanes)]
         self._policy = Policy(config.layout.observation, config.layout.action, config.net)
+        self._policy.begin(config.layout.num_lanes)
         self._greedy = Policy(config.layout.observation, config.layout.action, config.net)
         self._buffer = FragmentBuffer(config.layout)
         with self._working("construct", config.env.construct_deadline_s):
@@ -151,13 +153,23 @@ class ActorWorker:
     def _beat(self) -> Beat:
         return self._watchdog.mark if self._watchdog is not None else _no_beat
 
+    def offer(self, weights: Any) -> int:
+        """Verify weights and hold them ready for the next fragment; returns their version. From any thread.
+
+        Raises:
+            WireError: damaged weights; what was held ready before is kept.
+        """
+        return self._policy.offer(weights)
+
     def collect(self, order: CollectOrder, weights: Any) -> tuple[NDArray[np.uint8], FragmentSummary]:
         """One fragment. The frame is a view of a buffer that the next call overwrites: copy or send it first.
 
         Raises:
             WireError: damaged weights, or those of another version than ordered.
         """
-        if self._policy.version != order.version:
+        if order.version is None:
+            self._policy.swap()
+        elif self._policy.version != order.version:
             self._policy.follow(weights)
             self._check_version(order)
         pause_ns = self._collector.collect() if self._watchdog is not None else 0
@@ -168,7 +180,7 @@ class ActorWorker:
         header = self._header(order, report, start_ns, end_ns)
         frame = self._buffer.seal(header)
         self._sequence += 1
-        return frame, _summary(header, report, frame.nbytes, pause_ns)
+        return frame, _summary(header, report, frame.nbytes, pause_ns, self._buffer.digest())
 
     def _check_version(self, order: CollectOrder) -> None:
         """A fragment must not bear a version that did not make it."""
@@ -188,7 +200,7 @@ class ActorWorker:
             incarnation=config.incarnation,
             sequence=self._sequence,
             term=order.term,
-            version=order.version,
+            version=self._policy.version,
             update=order.update,
             num_rows=config.layout.num_rows,
             num_lanes=config.layout.num_lanes,
@@ -292,7 +304,9 @@ class ActorWorker:
         )
 
 
-def _summary(header: FragmentHeader, report: RolloutReport, num_bytes: int, pause_ns: int) -> FragmentSummary:
+def _summary(
+    header: FragmentHeader, report: RolloutReport, num_bytes: int, pause_ns: int, digest: int
+) -> FragmentSummary:
     return FragmentSummary(
         actor=header.actor,
         lease=header.lease,
@@ -311,6 +325,7 @@ def _summary(header: FragmentHeader, report: RolloutReport, num_bytes: int, paus
         policy_ns=report.policy_ns,
         env_ns=report.env_ns,
         gc_pause_ns=(pause_ns,) if pause_ns else (),
+        digest=digest,
     )
 
 

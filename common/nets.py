@@ -263,7 +263,7 @@ class ActorCritic(nn.Module):
             return cast(RecurrentBody, self.body).unroll(observation, state, valid_before)
         parameters, value = self.body(_rows(observation))
         num_rows, num_lanes = valid_before.shape
-        return parameters.view(num_rows, num_lanes, -1), value.view(num_rows, num_lanes), state
+        return parameters.reshape(num_rows, num_lanes, -1), value.reshape(num_rows, num_lanes), state
 
 
 def _rows(observation: Observation) -> dict[str, Tensor]:

@@ -62,7 +62,11 @@ class EchoPolicy:
 
     def __init__(self) -> None:
         self.version = 12
+        self.state_size = 0
         self.head = SimpleNamespace(to_environment=lambda action: action)
+
+    def begin(self, num_lanes: int) -> None:
+        pass
 
     def greedy(self, observation: dict[str, NDArray[Any]]) -> NDArray[Any]:
         return observation["obs"][:, 0]

@@ -50,6 +50,10 @@ class ScriptedPolicy:
         self.episode = np.full(len(script), -1)
         self.head = SimpleNamespace(to_environment=lambda action: action)
         self.version = 0
+        self.state_size = 0
+
+    def state(self) -> NDArray[np.float32]:
+        return np.zeros((len(self.script), 0), np.float32)
 
     def act(self, observation: Mapping[str, NDArray[Any]], noise: NDArray[np.float32]) -> Acted:
         index = observation["obs"][:, 0].astype(int)
@@ -58,7 +62,9 @@ class ScriptedPolicy:
         action = self.script[np.arange(len(index)), self.episode % episodes, index % steps]
         return Acted(action, -action.astype(np.float32), self.values(observation))
 
-    def values(self, observation: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    def values(
+        self, observation: Mapping[str, NDArray[Any]], lanes: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float32]:
         return np.asarray(observation["obs"][:, 0] + 0.25, np.float32)
 
 
