@@ -23,13 +23,17 @@ from common import plain_json
 from common.errors import ConfigError
 
 PACKAGES = ("actors", "common", "deploy", "learner")
-DISTRIBUTIONS = ("truestep", "numpy", "torch", "ray", "gymnasium", "msgpack", "xxhash", "safetensors")
 BIT_PREFIXES = (  # what chooses kernels, thread counts or orders of summation
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "ATEN_", "CUBLAS_"),
     *("NVIDIA_TF32", "TORCH_ALLOW_TF32", "NCCL_ALGO", "NCCL_PROTO", "PYTHONHASHSEED"),
 )
 ENVIRONMENT_PREFIXES = (*BIT_PREFIXES, "CUDA_", "NCCL_", "NVIDIA_", "TORCH_", "PYTORCH_", "MALLOC_", "LD_PRELOAD")
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+WRITTEN_SECRET = re.compile(  # name = 'value', "name": "value", NAME=value; short values and expressions are none
+    rf"""(?P<name>(?:{SECRET.pattern})\w*["']?\s*[:=]+\s*)"""
+    r"""(?:"[^"\s]{8,}"|'[^'\s]{8,}'|(?=[\w+/-]*\d)[\w+/-]{16,}={0,2}(?=\s|$))""",
+    re.IGNORECASE,
+)
 CPU_FLAGS = frozenset(
     (
         *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni"),
@@ -39,24 +43,27 @@ CPU_FLAGS = frozenset(
     )
 )
 GIT_TIMEOUT_S = 10.0
+DIFF_BYTES = 2**16  # of a difference that are kept; its hash covers all
+UNTRACKED_NAMES = 100
 FINGERPRINT_DISTRIBUTIONS = ("numpy", "torch", "gymnasium")
 
 Facts = dict[str, Any]
 
 
-def gather_facts(packages: Sequence[str] = DISTRIBUTIONS) -> Facts:
+def gather_facts() -> Facts:
     """All facts, by topic.
 
     Keys: `sources` (per package of truestep: path and SHA-256), `git` (commit, whether the tree differs from it and
-    how), `distributions` (per name in `packages`: version and SHA-256 of its RECORD, which lists every file's hash),
-    `python`, `system`, `cpu`, `memory`, `torch`, `gpu`, `environment`. Takes about 0.03 s once torch, if installed, is
-    imported; makes no CUDA context. Thread counts are those of the moment: gather after setting them.
+    how), `distributions` (per one that is installed: version and SHA-256 of its RECORD, which lists every file's hash),
+    `python`, `system`, `cpu`, `memory`, `torch`, `gpu`, `environment`. Takes about 0.15 s with a hundred distributions
+    once torch, if installed, is imported; makes no CUDA context. Thread counts are those of the moment: gather after
+    setting them.
     """
     sources = package_digests()
     return {
         "sources": sources,
         "git": git_facts(Path(sources["deploy"]["path"])),
-        "distributions": {name: _distribution(name) for name in packages},
+        "distributions": distributions(),
         "python": {
             "version": platform.python_version(),
             "implementation": platform.python_implementation(),
@@ -118,21 +125,27 @@ def tree_digest(root: Path) -> str:
 def git_facts(directory: Path) -> Facts:
     """Commit of the work tree that holds `directory`, and what differs from it.
 
-    `dirty` is None without a commit, else whether any file is changed or untracked; `diff_sha256` covers changes of
-    tracked files against the commit. Where there is nothing to tell, `reason` says why (no git, no repository, or a
-    directory that the repository around it does not track, such as site-packages inside another project).
+    `dirty` is None without a commit, else whether any file is changed or untracked; `diff` holds the changes of tracked
+    files against the commit, up to `DIFF_BYTES`, without what looks like a written-down secret; `diff_sha256` covers
+    all of them as they are; `untracked` names files that git does not know, up to `UNTRACKED_NAMES`. Where there is
+    nothing to tell, `reason` says why (no git, no repository, or a directory that the repository around it does not
+    track, such as site-packages inside another project).
     """
-    nothing: Facts = {"commit": None, "dirty": None, "diff_sha256": None}
+    nothing: Facts = {"commit": None, "dirty": None, "diff_sha256": None, "diff": "", "untracked": []}
     try:
         if not _git(directory, "ls-files", "--", "."):
             return {**nothing, "reason": "the sources are not tracked by a git repository"}
-        status = _git(directory, "status", "--porcelain")
+        commit = _git(directory, "rev-parse", "HEAD").decode().strip()
+        status = _git(directory, "status", "--porcelain", "-z").decode(errors="replace")
+        if not status:
+            return {**nothing, "commit": commit, "dirty": False, "reason": ""}
+        difference = _git(directory, "diff", "--no-ext-diff", "--binary", "HEAD")
         return {
-            "commit": _git(directory, "rev-parse", "HEAD").decode().strip(),
-            "dirty": bool(status),
-            "diff_sha256": sha256(_git(directory, "diff", "--no-ext-diff", "--binary", "HEAD")).hexdigest()
-            if status
-            else None,
+            "commit": commit,
+            "dirty": True,
+            "diff_sha256": sha256(difference).hexdigest(),
+            "diff": without_secrets(difference[:DIFF_BYTES].decode(errors="replace")),
+            "untracked": [entry[3:] for entry in status.split("\0") if entry.startswith("?? ")][:UNTRACKED_NAMES],
             "reason": "",
         }
     except subprocess.CalledProcessError as error:
@@ -141,6 +154,30 @@ def git_facts(directory: Path) -> Facts:
         return {**nothing, "reason": f"git took longer than {GIT_TIMEOUT_S:.0f} s"}
     except OSError as error:
         return {**nothing, "reason": f"git cannot be run: {error.strerror}"}
+
+
+def without_secrets(text: str) -> str:
+    """`text` in which what is assigned to a name that sounds like a credential is left out.
+
+    >>> without_secrets('api_key = "0123456789"')
+    'api_key = <left out>'
+    """
+    return WRITTEN_SECRET.sub(r"\g<name><left out>", text)
+
+
+def distributions() -> dict[str, Facts]:
+    """Every distribution on sys.path, by its normal name; the first of a name is the one that is imported.
+
+    `record_sha256` is None where an installer left no RECORD.
+    """
+    found: dict[str, Facts] = {}
+    for distribution in importlib.metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+        if name and name not in found:
+            record = distribution.read_text("RECORD")
+            digest = None if record is None else sha256(record.encode("utf-8")).hexdigest()
+            found[name] = {"version": distribution.version, "record_sha256": digest}
+    return dict(sorted(found.items()))
 
 
 def environment_facts(environment: Mapping[str, str]) -> dict[str, str]:
@@ -175,16 +212,6 @@ def _package_digest(name: str) -> dict[str, str]:
         raise ConfigError(f"package {name!r} of truestep is not on sys.path", fix="install truestep anew")
     root = Path(next(iter(spec.submodule_search_locations))).resolve()
     return {"path": str(root), "sha256": tree_digest(root)}
-
-
-def _distribution(name: str) -> Facts | None:
-    try:
-        distribution = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    record = distribution.read_text("RECORD")
-    digest = None if record is None else sha256(record.encode("utf-8")).hexdigest()
-    return {"version": distribution.version, "record_sha256": digest}
 
 
 def _git(directory: Path, *arguments: str) -> bytes:

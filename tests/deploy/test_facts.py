@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -50,15 +51,25 @@ def test_facts_are_plain_and_tell_what_runs_here() -> None:
     assert set(FACTS["sources"]) == {"actors", "common", "deploy", "learner"}
 
 
-def test_a_distribution_is_known_by_the_hash_of_its_record_and_an_absent_one_is_a_fact() -> None:
-    """RECORD lists the hash of every file that was installed."""
-    import importlib.metadata
-
+def test_a_distribution_is_known_by_the_hash_of_its_record() -> None:
+    """RECORD lists the hash of every file that was installed; each distribution has its row, under its normal name."""
     record = importlib.metadata.distribution("numpy").read_text("RECORD")
     assert record is not None
-    found = gather_facts(["numpy", "no-such-distribution"])["distributions"]
-    assert found["numpy"]["record_sha256"] == sha256(record.encode()).hexdigest()
-    assert found["no-such-distribution"] is None
+    found = room.distributions()
+    assert found["numpy"] == {"version": np.__version__, "record_sha256": sha256(record.encode()).hexdigest()}
+    assert "prometheus-client" in found and list(found) == sorted(found)
+
+
+def test_the_first_distribution_of_a_name_is_the_one_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with imports; one without a RECORD has no hash."""
+    for place, version in (("first", "2"), ("second", "1")):
+        metadata = tmp_path / place / "My_Env.Pkg-1.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: My_Env.Pkg\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second")])
+    assert room.distributions() == {"my-env-pkg": {"version": "2", "record_sha256": None}}
 
 
 # Git
@@ -67,7 +78,8 @@ def test_a_distribution_is_known_by_the_hash_of_its_record_and_an_absent_one_is_
 def test_a_clean_tree_is_its_commit(repository: Path) -> None:
     """Commit, not dirty, no diff."""
     commit = git(repository, "rev-parse", "HEAD")
-    assert git_facts(repository / "package") == {"commit": commit, "dirty": False, "diff_sha256": None, "reason": ""}
+    nothing: dict[str, Any] = {"diff_sha256": None, "diff": "", "untracked": [], "reason": ""}
+    assert git_facts(repository / "package") == {"commit": commit, "dirty": False, **nothing}
 
 
 def test_a_changed_tree_is_its_commit_and_the_hash_of_the_difference(repository: Path) -> None:
@@ -77,13 +89,51 @@ def test_a_changed_tree_is_its_commit_and_the_hash_of_the_difference(repository:
         file.write_text(text)
         found = git_facts(repository / "package")
         assert found["dirty"] is True
+        assert f"-a = 1\n+{text}" in found["diff"]
+        assert found["untracked"] == []
         hashes.add(found["diff_sha256"])
     assert len(hashes) == 2
     git(repository, "add", ".")
     assert git_facts(repository / "package")["diff_sha256"] in hashes
     git(repository, "commit", "-q", "-m", "two")
-    (repository / "new.py").write_text("")
-    assert git_facts(repository / "package")["dirty"] is True
+    (repository / "a new one.py").write_text("")
+    found = git_facts(repository / "package")
+    assert (found["dirty"], found["diff"], found["untracked"]) == (True, "", ["a new one.py"])
+
+
+def test_a_long_difference_is_kept_in_part_and_hashed_whole(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two differences whose beginnings agree have two hashes."""
+    monkeypatch.setattr(room, "DIFF_BYTES", 150)
+    found = []
+    for text in ("b", "c"):
+        (repository / "package" / "a.py").write_text("\n".join(["line"] * 100 + [text]))
+        found.append(git_facts(repository / "package"))
+    assert all(len(each["diff"]) == 150 for each in found)
+    assert found[0]["diff_sha256"] != found[1]["diff_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("+API_KEY = 'abcdefgh'\n+a = 1\n", "+API_KEY = <left out>\n+a = 1\n"),
+        ('+"auth_token": "0123456789abcdef",', '+"auth_token": <left out>,'),
+        ("+export WANDB_API_KEY=0123456789abcdef0123", "+export WANDB_API_KEY=<left out>"),
+        ("+password: hunter2hunter2hunter2", "+password: <left out>"),
+        ("+key = fragment.name\n+for key in keys:", "+key = fragment.name\n+for key in keys:"),
+        ("+keys = sorted(found_in_all_of_them)", "+keys = sorted(found_in_all_of_them)"),
+        ("+key = 'a'", "+key = 'a'"),
+    ],
+)
+def test_a_difference_is_recorded_without_what_looks_like_a_secret(text: str, kept: str) -> None:
+    """Literals that are assigned to a name that sounds like one; code that only has such names stays."""
+    assert room.without_secrets(text) == kept
+
+
+def test_the_difference_of_a_repository_is_recorded_without_secrets(repository: Path) -> None:
+    """Its hash is that of the difference as it is."""
+    (repository / "package" / "a.py").write_text("api_key = 'abcdefgh12345678'\n")
+    found = git_facts(repository / "package")
+    assert "abcdefgh12345678" not in found["diff"] and "+api_key = <left out>" in found["diff"]
 
 
 def test_looking_does_not_write_to_the_repository(repository: Path) -> None:
@@ -261,6 +311,8 @@ def test_what_may_change_bits_changes_the_fingerprint(path: str, value: Any) -> 
         ("cpu/allowed", 1000),
         ("python/executable", "/elsewhere/python"),
         ("distributions/ray/version", "0"),
+        ("distributions/numpy/record_sha256", "0"),
+        ("git/diff", "another"),
         ("environment/CUDA_VISIBLE_DEVICES", "7"),
     ],
 )
