@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -22,6 +22,7 @@ from common.errors import ConfigError, ContractError, EnvironmentFault, Truestep
 from common.rng import GlobalGenerators, Purpose
 
 NUM_SUGGESTIONS = 3
+SPACE_NAMES = ("observation_space", "action_space", "single_observation_space", "single_action_space")
 
 
 def find_spec(config: EnvConfig) -> EnvSpec:
@@ -76,16 +77,30 @@ def construct_vector(
 
 def seed_spaces(env: Any, seat: Seat) -> None:
     """Seed every space of the wrapper chain: spaces draw from generators of their own that `reset` never seeds."""
+    for depth, which, space in _spaces(env):
+        space.seed(seat.seed(Purpose.SPACE, depth, which))
+
+
+def space_states(env: Any) -> list[Any]:
+    """States of the generators of every space of the wrapper chain, as plain values; about 20 µs a space."""
+    return plain_state.take([space for _, _, space in _spaces(env)])
+
+
+def set_space_states(env: Any, states: list[Any]) -> None:
+    """Put back what `space_states` took. Raises `CheckpointError` if `env` has other spaces."""
+    plain_state.put([space for _, _, space in _spaces(env)], states)
+
+
+def _spaces(env: Any) -> Iterator[tuple[int, int, gymnasium.Space[Any]]]:
+    """Depth, position and space, outermost wrapper first, each space once."""
     seen: set[int] = set()
     layer, depth = env, 0
     while layer is not None:
-        for which, name in enumerate(
-            ("observation_space", "action_space", "single_observation_space", "single_action_space")
-        ):
+        for which, name in enumerate(SPACE_NAMES):
             space = getattr(layer, name, None)
             if isinstance(space, gymnasium.Space) and id(space) not in seen:
                 seen.add(id(space))
-                space.seed(seat.seed(Purpose.SPACE, depth, which))
+                yield depth, which, space
         layer, depth = vars(layer).get("env"), depth + 1
 
 

@@ -19,10 +19,12 @@ import numpy as np
 
 from actors.env import plain_state
 from actors.env.carried import carried_space, carry
-from actors.env.construct import put_on_fresh, seed_spaces
+from actors.env.construct import put_on_fresh, seed_spaces, set_space_states, space_states
 from actors.env.contract import floating_parts, nonfinite, reset_parts, step_parts
+from actors.env.recording import Progress, Recording, Rerun
 from actors.env.seat import Seat
 from actors.env.spaces import ActionWriter, ObservationReader, Parts, PartViolation
+from common.clock import Deadline, MonotonicClock
 from common.errors import TruestepError
 from common.rng import GlobalGenerators
 
@@ -78,6 +80,8 @@ class Lane(gymnasium.Env[Any, Any]):
         self._tick = -1
         self._ended = False
         self._last_good: Parts | None = None
+        self._recording: Recording | None = None
+        self._rerun: Rerun | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode with its own seed; `seed` and `options` are the vector environment's, unused."""
@@ -142,6 +146,49 @@ class Lane(gymnasium.Env[Any, Any]):
                 self._globals.set_state(state["globals"])
         return None
 
+    def lane_record(self, max_bytes: int) -> None:
+        """From the next episode on keep what it takes to run it again."""
+        self._recording = Recording(self._recipe.writer.spec, max_bytes)
+
+    def lane_recording(self) -> dict[str, Any] | plain_state.NotPlain:
+        """What `lane_rerun` needs to bring a fresh environment here, as plain values; or why that cannot be had."""
+        assert self._recording is not None, "lane_record first"
+        if self._recording.why_not:
+            return plain_state.NotPlain(f"{self._seat.describe(self._tick)}: {self._recording.why_not}")
+        where = {"episode": self._episode, "tick": self._tick, "ended": self._ended}
+        return {**where, **self._recording.plain()}
+
+    def lane_rerun(self, recordings: list[dict[str, Any]]) -> TruestepError | None:
+        """Begin the episode of this lane's own entry of `recordings` again. On a lane that was never reset."""
+        rerun = Rerun(recordings[self._seat.lane or 0])
+        self._episode, self._tick = rerun.episode - 1, rerun.first_tick
+        try:
+            set_space_states(self._env, rerun.spaces)
+            if self._globals is not None:
+                with self._globals_at_rest():
+                    self._globals.set_state(rerun.generators)
+            self._begin_episode()
+        except TruestepError as error:
+            return error
+        self._rerun = rerun
+        return None
+
+    def lane_go_on(self, budget_s: float) -> Progress | TruestepError:
+        """Run on, one tick at least, until the episode is where it was or the time is spent; checked when it is."""
+        rerun, deadline = self._rerun, Deadline(MonotonicClock(), budget_s)
+        assert rerun is not None and self._recording is not None, "lane_rerun first"
+        try:
+            while rerun.done < rerun.ticks and not self._ended:
+                self._tick += 1
+                self._advance(rerun.next_action(self._recipe.writer.spec))
+                if deadline.expired():
+                    break
+            if rerun.done == rerun.ticks or self._ended:
+                rerun.check(self._recording, ended=self._ended, where=self._seat.describe(self._tick))
+        except TruestepError as error:
+            return error
+        return Progress(rerun.done, rerun.ticks)
+
     def lane_close(self) -> TruestepError | None:
         """Close the environment; what its `close` raises is returned."""
         env, self._env = self._env, None
@@ -163,6 +210,7 @@ class Lane(gymnasium.Env[Any, Any]):
         for voided in range(MAX_VOID_RESETS):
             self._episode += 1
             seed = self._seat.episode_seed(self._episode)
+            self._record_beginning()
             outcome = self._seat.run("reset", self._tick, self._env.reset, seed=seed)
             parts, found = self._read(self._split(reset_parts, outcome), 0.0)
             if found is None:
@@ -174,6 +222,8 @@ class Lane(gymnasium.Env[Any, Any]):
 
     def _advance(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self._env is not None, "lane_open first"
+        if self._recording is not None:
+            self._recording.add(action)
         outcome = self._seat.run("step", self._tick, self._env.step, self._recipe.writer.one(action))
         observation, reward, terminated, truncated = self._split(step_parts, outcome)
         parts, bad = self._read(observation, reward)
@@ -209,6 +259,16 @@ class Lane(gymnasium.Env[Any, Any]):
     def _remember(self, parts: Parts) -> None:
         if not self._recipe.stop_on_nonfinite:  # copied: many environments return the same array every time
             self._last_good = {name: array.copy() for name, array in parts.items()}
+        if self._recording is not None:
+            self._recording.observe(parts)
+
+    def _record_beginning(self) -> None:
+        self._rerun = None
+        if self._recording is None:
+            return
+        with self._globals_at_rest():
+            generators = None if self._globals is None else self._globals.state()
+        self._recording.begin(generators=generators, spaces=space_states(self._env))
 
     def _blank(self) -> Any:
         return carry({name: np.zeros(part.shape, part.dtype) for name, part in self._recipe.reader.spec})
@@ -223,7 +283,7 @@ class Lane(gymnasium.Env[Any, Any]):
 
     @contextmanager
     def _globals_at_rest(self) -> Iterator[None]:
-        """Take this process's generators out of use, so that their state can be read or set."""
+        """Take this process's generators, if they are this lane's, out of use: so their state can be read or set."""
         self._globals_scope.close()
         try:
             yield

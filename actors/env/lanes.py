@@ -17,6 +17,7 @@ Worked example, one aligned lane of an environment that counts 0, 1, 2 and termi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -24,6 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.specs import ArraySpec, SpaceSpec
+
+Way = Literal["state", "replay"]  # put the state on a fresh environment, or run its current episode again
+Restores = Way | Literal["no"]
+Beat = Callable[[int], None]  # called while something long goes on, with a number that grows: alive
+
+
+def no_beat(number: int) -> None:
+    """Nobody watches."""
 
 
 class Restart(NamedTuple):
@@ -61,10 +70,17 @@ class Tick(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether environment state survives a snapshot, as proven on a twin; `reason` says why not."""
+    """What was proven on twins.
 
-    restorable: bool
+    Attributes:
+        restores: the way in which environments come back from a snapshot, or `no`.
+        reason: why the way is not a better one; empty for `state`.
+        seeded: two fresh environments that were reset with one seed began alike.
+    """
+
+    restores: Restores
     reason: str
+    seeded: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +91,10 @@ class LaneFacts:
         vectorised: `own`, `sync` or `async`.
         autoreset: `NextStep`, `SameStep` or `Disabled`, as the environment declares or as we chose.
         seeding: one seed for each episode of each lane, or one for all lanes of an actor (own vector entry points).
-        restorable: a snapshot, put on fresh lanes, continued bit for bit in the proof.
-        reason: why not restorable; empty if it is.
+        restorable: a snapshot, put on fresh lanes, continued bit for bit in the proof: `restores` is not `no`.
+        reason: why `restores` is not `state`; empty if it is.
+        restores: the way in which it did.
+        seeded: two fresh environments that were reset with one seed began alike; if not, no two runs are the same.
     """
 
     vectorised: str
@@ -84,6 +102,8 @@ class LaneFacts:
     seeding: Literal["per_episode", "per_actor"]
     restorable: bool
     reason: str
+    restores: Restores = "state"
+    seeded: bool = True
 
 
 class Lanes(Protocol):
@@ -108,7 +128,8 @@ class Lanes(Protocol):
 
     @property
     def facts(self) -> LaneFacts:
-        """What the run records; the first call runs the proof that lanes can be restored (two constructions)."""
+        """What the run records. The first call runs the proof that lanes can be restored; before `start`, or a lane
+        that can only be run again has no snapshot until its next episode."""
         ...
 
     @property
@@ -125,11 +146,16 @@ class Lanes(Protocol):
         ...
 
     def snapshot(self) -> dict[str, Any] | None:
-        """Everything `restore` needs, as plain values for `common.wire`; None where the proof failed."""
+        """Everything `restore` needs, as plain values for `common.wire`; None where the proof failed, and while an
+        episode that can only be run again is longer than what is kept."""
         ...
 
-    def restore(self, plain: dict[str, Any]) -> None:
-        """Continue where `snapshot` was taken. On freshly made lanes, instead of `start`."""
+    def restore(self, plain: dict[str, Any], beat: Beat = no_beat) -> None:
+        """Continue where `snapshot` was taken. On freshly made lanes, instead of `start`.
+
+        Where episodes are run again that takes as long as their ticks did; `beat` is called at least once within each
+        step deadline. Raises `CheckpointError` if it does not lead to the same bits.
+        """
         ...
 
     def close(self) -> None:

@@ -67,8 +67,7 @@ def make_lanes(
     proof = partial(prove_restorable, config, streams=streams, who=who)
     if lane is None:
         return _vector_lanes(config, spec, num_lanes, seat, proof)
-    vectorised = "async" if config.vectorise == "async" else "sync"
-    return _wrapped_lanes(config, spec, num_lanes, seat, vectorised, proof)
+    return _wrapped_lanes(config, spec, num_lanes, seat, _vectorised(config), proof)
 
 
 def read_specs(config: EnvConfig) -> tuple[SpaceSpec, ArraySpec]:
@@ -86,9 +85,10 @@ def read_specs(config: EnvConfig) -> tuple[SpaceSpec, ArraySpec]:
 def prove_restorable(
     config: EnvConfig, *, streams: Streams, who: str = "the proof", clock: Clock | None = None
 ) -> Verdict:
-    """Whether snapshots of this environment continue bit for bit, tried on a twin in this process.
+    """How environments come back from a snapshot, tried on twins; asynchronous ones in children, as they will run.
 
-    One lane, or two where the environment vectorises itself. About 10 ms for CartPole, two constructions in all.
+    One lane, or two where the environment vectorises itself. Three sets of lanes are made, four where the first way
+    fails, and each set of single environments makes one more to read its spaces.
     """
     spec = find_spec(config)
     own = uses_entry_point(config, spec)
@@ -102,16 +102,23 @@ def prove_restorable(
         incarnation=0,
     )
 
+    vectorised = _vectorised(config)
+
     def make() -> VectorLanes | WrappedLanes:
         if own:
             return _vector_lanes(config, spec, 2, seat, _no_proof)
-        return _wrapped_lanes(config, spec, 1, seat, "sync", _no_proof)
+        return _wrapped_lanes(config, spec, 1, seat, vectorised, _no_proof, recording=True)
 
     return prove(make, streams, clock or MonotonicClock())
 
 
+def _vectorised(config: EnvConfig) -> str:
+    """How lanes of our own are held."""
+    return "async" if config.vectorise == "async" else "sync"
+
+
 def _no_proof() -> Verdict:
-    return Verdict(restorable=False, reason="lanes of a proof are not proven themselves")
+    return Verdict(restores="no", reason="lanes of a proof are not proven themselves")
 
 
 def _vector_lanes(
@@ -138,7 +145,14 @@ def _check_batching(vector: Any, num_lanes: int, seat: Seat) -> None:
 
 
 def _wrapped_lanes(
-    config: EnvConfig, spec: EnvSpec, num_lanes: int, seat: Seat, vectorised: str, proof: Callable[[], Verdict]
+    config: EnvConfig,
+    spec: EnvSpec,
+    num_lanes: int,
+    seat: Seat,
+    vectorised: str,
+    proof: Callable[[], Verdict],
+    *,
+    recording: bool = False,
 ) -> WrappedLanes:
     recipe = _recipe(config, spec, seat)
     makers = [_lane_maker(replace(seat, lane=lane), recipe, os.getpid()) for lane in range(num_lanes)]
@@ -148,7 +162,7 @@ def _wrapped_lanes(
     else:
         vector = AsyncVectorEnv(makers, copy=False, context="fork", autoreset_mode=AutoresetMode.NEXT_STEP)
         port = AsyncPort(vector, replace(seat, lane=None), config.step_deadline_s)
-    lanes = WrappedLanes(config, num_lanes, recipe, vectorised=vectorised, port=port, prove=proof)
+    lanes = WrappedLanes(config, num_lanes, recipe, vectorised=vectorised, port=port, prove=proof, recording=recording)
     try:
         lanes.open()
     except BaseException:

@@ -28,7 +28,7 @@ from actors.env.contract import (
     reset_parts,
     vector_step_parts,
 )
-from actors.env.lanes import LaneFacts, Restart, Tick, Verdict
+from actors.env.lanes import Beat, LaneFacts, Restart, Tick, Verdict, Way, no_beat
 from actors.env.seat import Seat
 from actors.env.spaces import ActionWriter, ObservationReader, Parts, PartViolation
 from common.errors import CheckpointError, ContractError, TruestepError
@@ -52,6 +52,8 @@ class VectorLanes:
         mode: the autoreset mode it declares.
         prove: runs the twin proof; called at most once.
     """
+
+    ways: tuple[Way, ...] = ("state",)  # lanes cannot be reset alone, with a seed of their episode's own
 
     def __init__(
         self,
@@ -96,8 +98,10 @@ class VectorLanes:
             vectorised="own",
             autoreset=self._mode.value,
             seeding="per_actor",
-            restorable=self._verdict.restorable,
+            restorable=self._verdict.restores != "no",
             reason=self._verdict.reason,
+            restores=self._verdict.restores,
+            seeded=self._verdict.seeded,
         )
 
     @property
@@ -134,14 +138,15 @@ class VectorLanes:
         return tick
 
     def snapshot(self) -> dict[str, Any] | None:
-        return self.capture() if self.facts.restorable else None
+        return self.capture("state") if self.facts.restorable else None
 
-    def capture(self) -> dict[str, Any] | None:
-        """`snapshot` without asking for the proof, which is made with this."""
+    def capture(self, way: Way) -> dict[str, Any] | None:
+        """`snapshot` before the proof, which is made with this."""
+        assert way == "state", "the only way of an environment that vectorises itself"
         try:
             state = plain_state.take(self._vector)
         except plain_state.NotPlain as reason:
-            self._verdict = Verdict(restorable=False, reason=str(reason))
+            self._verdict = Verdict(restores="no", reason=str(reason))
             return None
         return {
             "environment": self._config.id,
@@ -156,7 +161,7 @@ class VectorLanes:
             "first_broken": self.first_broken,
         }
 
-    def restore(self, plain: dict[str, Any]) -> None:
+    def restore(self, plain: dict[str, Any], beat: Beat = no_beat) -> None:
         got = (plain["environment"], plain["vectorised"], len(plain["ended"]))
         mine = (self._config.id, "own", self.num_lanes)
         if got != mine:

@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from actors.env.carried import uncarry
 from actors.env.config import EnvConfig
 from actors.env.lane import BROKEN, FAULT, VOIDED, LaneRecipe
-from actors.env.lanes import LaneFacts, Tick, Verdict
+from actors.env.lanes import Beat, LaneFacts, Tick, Verdict, Way, no_beat
 from actors.env.plain_state import NotPlain
 from actors.env.ports import Port
+from actors.env.recording import MAX_BYTES_OF_AN_ACTOR
 from actors.env.spaces import Parts
 from common.errors import CheckpointError, TruestepError
 from common.fragment import End
+
+RERUN_CHUNK_S = 0.5  # an episode is run again in pieces of this length, so that each exchange keeps its deadline
 
 
 class WrappedLanes:
@@ -29,9 +32,11 @@ class WrappedLanes:
         vectorised: `sync` or `async`.
         port: the vector environment that holds the lanes.
         prove: runs the twin proof; called at most once.
+        recording: keep from the start what it takes to run episodes again; else from when the proof says so.
     """
 
     aligned = True
+    ways: tuple[Way, ...] = ("state", "replay")
 
     def __init__(
         self,
@@ -42,6 +47,7 @@ class WrappedLanes:
         vectorised: str,
         port: Port,
         prove: Callable[[], Verdict],
+        recording: bool = False,
     ) -> None:
         self.num_lanes = num_lanes
         self.observation = recipe.reader.spec
@@ -49,25 +55,28 @@ class WrappedLanes:
         self.broken_episodes = 0
         self.first_broken = ""
         self._config = config
+        self._step_s = config.step_deadline_s
         self._vectorised = vectorised
         self._port = port
         self._prove = prove
         self._verdict: Verdict | None = None
         self._ended = np.zeros(num_lanes, dtype=np.bool_)
         self._current: Parts = {}
+        self._recording = recording
         self._failed = False
         self._closed = False
 
     @property
     def facts(self) -> LaneFacts:
-        if self._verdict is None:
-            self._verdict = self._prove()
+        verdict = self._proven()
         return LaneFacts(
             vectorised=self._vectorised,
             autoreset="NextStep",
             seeding="per_episode",
-            restorable=self._verdict.restorable,
-            reason=self._verdict.reason,
+            restorable=verdict.restores != "no",
+            reason=verdict.reason,
+            restores=verdict.restores,
+            seeded=verdict.seeded,
         )
 
     @property
@@ -77,10 +86,13 @@ class WrappedLanes:
     def open(self) -> None:
         """Construct every lane's environment."""
         self._raise_first(self._called("lane_open", deadline_s=self._config.construct_deadline_s))
+        if self._recording:
+            self._record()
 
     def start(self) -> Parts:
         observation, infos = self._guarded(self._port.reset)
         self._note(infos)
+        self._ended[:] = False
         self._current = uncarry(observation, self.observation)
         return self._current
 
@@ -98,15 +110,31 @@ class WrappedLanes:
         return Tick(self._current, reward, end, valid, None)
 
     def snapshot(self) -> dict[str, Any] | None:
-        return self.capture() if self.facts.restorable else None
+        verdict = self._proven()
+        return None if verdict.restores == "no" else self.capture(verdict.restores)
 
-    def capture(self) -> dict[str, Any] | None:
-        """`snapshot` without asking for the proof, which is made with this."""
-        lanes = self._called("lane_snapshot", deadline_s=self._config.step_deadline_s)
+    def capture(self, way: Way) -> dict[str, Any] | None:
+        """`snapshot` before the proof, which is made with this."""
+        lanes = self._called("lane_snapshot" if way == "state" else "lane_recording", deadline_s=self._step_s)
         for lane in lanes:
             if isinstance(lane, NotPlain):
-                self._verdict = Verdict(restorable=False, reason=str(lane))
+                if way == "state":  # a recording begins anew with the next episode
+                    self._verdict = Verdict(restores="no", reason=str(lane))
                 return None
+        return self._plain(lanes)
+
+    def _record(self) -> None:
+        self._called("lane_record", MAX_BYTES_OF_AN_ACTOR // self.num_lanes, deadline_s=self._step_s)
+        self._recording = True
+
+    def _proven(self) -> Verdict:
+        if self._verdict is None:
+            self._verdict = self._prove()
+            if self._verdict.restores == "replay" and not (self._recording or self._closed):
+                self._record()
+        return self._verdict
+
+    def _plain(self, lanes: tuple[Any, ...]) -> dict[str, Any]:
         return {
             "environment": self._config.id,
             "vectorised": self._vectorised,
@@ -117,14 +145,17 @@ class WrappedLanes:
             "first_broken": self.first_broken,
         }
 
-    def restore(self, plain: dict[str, Any]) -> None:
+    def restore(self, plain: dict[str, Any], beat: Beat = no_beat) -> None:
         got = (plain["environment"], plain["vectorised"], len(plain["lanes"]))
         mine = (self._config.id, self._vectorised, self.num_lanes)
         if got != mine:
             raise CheckpointError(
                 "environment state: of other lanes", got=got, allowed=mine, fix="resume with the same [env] table"
             )
-        self._raise_first(self._called("lane_restore", plain["lanes"], deadline_s=self._config.step_deadline_s))
+        if "actions" in plain["lanes"][0]:
+            self._run_again(plain["lanes"], beat)
+        else:
+            self._raise_first(self._called("lane_restore", plain["lanes"], deadline_s=self._step_s))
         self._ended = plain["ended"].copy()
         self._current = {name: array.copy() for name, array in plain["current"].items()}
         self.broken_episodes = plain["broken_episodes"]
@@ -137,6 +168,21 @@ class WrappedLanes:
         errors = self._port.close()
         if not self._failed:  # else the first error is on its way up and says more
             self._raise_first(errors)
+
+    def _run_again(self, recordings: list[dict[str, Any]], beat: Beat) -> None:
+        """Each lane's current episode from its beginning, in pieces between which `beat` is called."""
+        if not self._recording:
+            self._record()
+        deadline_s = self._step_s
+        self._raise_first(self._called("lane_rerun", recordings, deadline_s=deadline_s))
+        chunk_s = min(RERUN_CHUNK_S, deadline_s / 2)
+        budget_s = chunk_s / self.num_lanes if self._vectorised == "sync" else chunk_s  # one after the other
+        while True:
+            progress = self._called("lane_go_on", budget_s, deadline_s=deadline_s + chunk_s)
+            self._raise_first(progress)
+            beat(max(lane.done for lane in progress))
+            if all(lane.done == lane.ticks for lane in progress):
+                return
 
     def _note(self, infos: dict[str, Any]) -> list[int]:
         """Raise the first lane's fault, count what broke; the lanes whose episode broke in this tick."""

@@ -94,16 +94,18 @@ def test_broken_lanes_stay_broken_after_a_restore(name: str) -> None:
     play(lanes, [np.zeros(3, np.int64)] * 4)
     assert lanes.broken_episodes == 1
     twin = lanes_of(name, 3, **made)
-    twin.restore(unpack_plain(pack_plain(lanes.capture())))  # type: ignore[attr-defined]
+    twin.restore(unpack_plain(pack_plain(lanes.capture("state"))))  # type: ignore[attr-defined]
     assert play(twin, [np.zeros(3, np.int64)] * 12) == play(lanes, [np.zeros(3, np.int64)] * 12)
     assert (twin.broken_episodes, twin.first_broken) == (lanes.broken_episodes, lanes.first_broken)
 
 
 def test_hidden_state_is_found_out_and_said() -> None:
-    """A generator's frame cannot be taken: the proof sees the observation differ, says so, and snapshots are None."""
+    """A counter of the class is in no state and not in the episode: both twins differ, and snapshots are None."""
     lanes = lanes_of("StatefulObject")
-    assert not lanes.facts.restorable
-    assert lanes.facts.reason == "obs differs 1 ticks after the state was put on a fresh environment"
+    assert (lanes.facts.restorable, lanes.facts.restores) == (False, "no")
+    by_state, by_replay = lanes.facts.reason.split("; ")
+    assert by_state == "obs differs 1 ticks after the state was put on a fresh environment"
+    assert by_replay.startswith("its episode was run again and differed: obs [")
     lanes.start()
     assert lanes.snapshot() is None
     assert lanes_of("StatefulObject", kwargs={"hidden": False}).facts.restorable
@@ -125,7 +127,7 @@ def test_a_failing_environment_is_not_restorable_rather_than_an_error() -> None:
     """The proof never ends a run: what the environment raised is the reason."""
     config = EnvConfig(id=test_id("WrongDtype"), kwargs={"mode": "none"})
     verdict = prove_restorable(config, streams=Streams(0))
-    assert not verdict.restorable
+    assert verdict.restores == "no"
     assert "tick 2: step" in verdict.reason
 
 
@@ -134,7 +136,7 @@ def test_the_proof_disturbs_nobody() -> None:
     np.random.seed(5)
     random.seed(5)
     before = (np.random.get_state()[1].tobytes(), random.getstate())
-    assert prove_restorable(EnvConfig(id=test_id("GlobalRng")), streams=Streams(0)).restorable
+    assert prove_restorable(EnvConfig(id=test_id("GlobalRng")), streams=Streams(0)).restores == "state"
     assert (np.random.get_state()[1].tobytes(), random.getstate()) == before
 
 

@@ -26,6 +26,7 @@ PLAIN = {
     "GlobalRng": "drawing:GlobalRngEnv",
     "SeedIgnoring": "drawing:SeedIgnoringEnv",
     "StatefulObject": "drawing:StatefulObjectEnv",
+    "Opaque": "drawing:OpaqueEnv",
     "Jitter": "jitter:JitterEnv",
 }
 COUNTING = {
