@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from common.clock import thread_cpu_ns
-from common.fragment import Fragment
 from learner.gradient_step import GradientStep
+from learner.intake import Accepted
 from learner.parallel.group import Group
 from learner.parallel.verdict import Recomputed
 
@@ -27,12 +27,12 @@ class AuditPart:
     Attributes:
         update: of which a step is audited.
         place: of the audited rank.
-        fragments: of the audited rank, for an auditor.
+        accepted: the fragments of the audited rank, for an auditor.
     """
 
     update: int
     place: int
-    fragments: Sequence[Fragment] = ()
+    accepted: Sequence[Accepted] = ()
 
 
 def audited_step(update: int, num_steps: int) -> int:

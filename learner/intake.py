@@ -97,6 +97,18 @@ class Intake:
             return Refused(reason=Refusal.DUPLICATE, detail=detail)
         return self._judge_lag(fragment, update, gap=header.sequence - sequence - 1)
 
+    def view(self, document: Any, *, update: int) -> Accepted | None:
+        """A document of another rank's share as that rank sees it; None where it is not sound or its lag is not known.
+
+        Nothing is remembered, and nothing else is judged: its own rank does that, and reports it.
+        """
+        try:
+            fragment = decode_fragment(document, self._layout)
+        except WireError:
+            return None
+        made_at = self._update_of_version.get(fragment.header.version)
+        return None if made_at is None else Accepted(fragment=fragment, lag=update - made_at, gap=0)
+
     def note(self, key: FragmentKey) -> None:
         """A fragment of an update has reached this rank or another: nothing older of its actor is taken any more."""
         last = self._last.get(key.actor, (key.incarnation, -1))

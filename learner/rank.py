@@ -11,31 +11,26 @@ update    an order and its documents   a report, a weights document   the other 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from common.clock import Clock
-from common.errors import CheckpointError, ConfigError, SyncError, WireError
-from common.fragment import Fragment, FragmentLayout, decode_fragment
-from common.nets import NetConfig, make_actor_critic
+from common.errors import CheckpointError, SyncError
+from common.nets import ActorCritic, make_actor_critic
 from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
 from common.weights import WeightsHeader, encode_weights, parameter_digest
 from common.wire import pack_plain
-from learner.algorithms.appo import AppoConfig
-from learner.algorithms.impala import ImpalaConfig
-from learner.algorithms.ppo import PPO, PPOConfig
+from learner.algorithms.making import Algorithm, make_algorithm, target_interval
 from learner.audit import AuditPart
-from learner.batches import BatchBuilder
+from learner.config import LearnerConfig, RankConfig
 from learner.gradient_step import GradientStep
 from learner.intake import Accepted, Intake
-from learner.optimiser import Optimiser, OptimiserConfig
-from learner.parallel.config import SyncConfig
+from learner.optimiser import Optimiser
 from learner.parallel.faults import RankFault, Saboteur, Tamper, Untouched
 from learner.parallel.group import Group
 from learner.parallel.joining import Membership, join_group, machine_facts
@@ -51,60 +46,11 @@ from learner.reports import (
     UpdateReport,
 )
 from learner.state import InitialWeights, LearnerState
+from learner.target import TargetNetwork
 
-Algorithm = PPOConfig | ImpalaConfig | AppoConfig
+__all__ = ["LearnerConfig", "LearnerRank", "RankConfig"]
 
-MAX_RANKS = 1024
 SHARED = 0  # index of streams that all ranks draw from alike
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerConfig:
-    """Where and how a rank computes.
-
-    Attributes:
-        ranks: processes that make each update together, each from its share of the fragments.
-        device: auto = the first GPU if there is one, else the CPU.
-        threads: intra-op threads; part of the fingerprint, since two threads round differently from one.
-        max_restarts: rank processes that may be lost within 1,000 updates before the run is given up.
-        sync: how ranks keep in step.
-    """
-
-    ranks: int = 1
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = 1
-    max_restarts: int = 3
-    sync: SyncConfig = field(default_factory=SyncConfig)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.ranks <= MAX_RANKS:
-            raise ConfigError("learner.ranks", got=self.ranks, allowed=f"1 to {MAX_RANKS}")
-        if self.threads < 1:
-            raise ConfigError("learner.threads", got=self.threads, allowed="1 or more")
-        if self.max_restarts < 0:
-            raise ConfigError("learner.max_restarts", got=self.max_restarts, allowed="0 or more")
-
-    def torch_device(self) -> torch.device:
-        """The device meant by `device`. Raises ConfigError if it is not there."""
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("learner.device", got="cuda, but torch sees no GPU here", allowed="cpu or auto")
-        use_gpu = self.device != "cpu" and torch.cuda.is_available()
-        return torch.device("cuda" if use_gpu else "cpu")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankConfig:
-    """All that one rank is made from: plain configuration records, so it travels to another process."""
-
-    run: str
-    seed: int
-    horizon_updates: int
-    max_lag: int
-    layout: FragmentLayout
-    learner: LearnerConfig
-    net: NetConfig
-    optimiser: OptimiserConfig
-    algorithm: Algorithm
 
 
 class LearnerRank:
@@ -115,20 +61,18 @@ class LearnerRank:
         self._clock = clock
         self._rank = rank
         self._streams = Streams(config.seed)
-        self._device = device = config.learner.torch_device()
-        generator = self._streams.generator(Role.LEARNER, SHARED, purpose=Purpose.INITIALISE)
-        model = make_actor_critic(config.layout.observation, config.layout.action, config.net, generator).to(device)
-        self._model = model
-        self._parameters = FlatParameters(model, trainable=True)
+        self._device = config.learner.torch_device()
+        self._model = self._make_model()
+        self._parameters = FlatParameters(self._model, trainable=True)
         self._optimiser = Optimiser(config.optimiser, self._parameters)
-        self._replica = Replica(self._parameters, self._optimiser)
+        every = target_interval(config.algorithm)
+        self._target = TargetNetwork(self._make_model(), self._parameters, every=every) if every else None
+        self._replica = Replica(self._parameters, self._optimiser, self._target)
         self._tamper: Tamper = Saboteur(faults, clock) if faults else Untouched()
-        self._batches = BatchBuilder(config.layout, device)
-        self._others = BatchBuilder(config.layout, device)
         self._intake = Intake(config.run, config.layout, max_lag=config.max_lag)
         self._meeting: Meeting | None = None
         self._group: Group | None = None
-        self._algorithm: PPO | None = None
+        self._algorithm: Algorithm | None = None
         self._updates = 0
         self._version = 0
         self._term = 0
@@ -150,10 +94,14 @@ class LearnerRank:
             case InitialWeights():
                 self._check_fingerprint(state.fingerprint)
                 self._parameters.load(state.flat)
+                if self._target is not None:
+                    self._target.load(state.flat)
             case LearnerState():
                 self._check_fingerprint(state.manifest_fingerprint)
                 self._optimiser.load(state.optimiser)  # refuses what does not fit before anything has changed
                 self._parameters.load(state.parameters)
+                if self._target is not None:  # in states of algorithms without one it begins as the parameters are
+                    self._target.load(state.parameters if state.target is None else state.target)
                 self._intake.set_state(state.intake)
                 self._updates, self._version, self._term = state.updates, state.version, state.term
         return self.standing()
@@ -207,6 +155,7 @@ class LearnerRank:
             optimiser=self._optimiser.arrays(),
             manifest_fingerprint=self._parameters.manifest.fingerprint(),
             intake=self._intake.state(),
+            target=None if self._target is None else self._target.array(),
         )
 
     # ---- an update -------------------------------------------------------------------------------------------------
@@ -270,9 +219,11 @@ class LearnerRank:
             self._intake.note(key)
         marks.append(self._clock.now_ns())
         rate = self._optimiser.set_update(order.update, self._config.horizon_updates)
-        fragments = [judgement.fragment for judgement in judged if isinstance(judgement, Accepted)]
+        accepted = [judgement for judgement in judged if isinstance(judgement, Accepted)]
         shuffle = self._streams.generator(Role.LEARNER, SHARED, purpose=Purpose.SHUFFLE, extra=(order.update,))
-        outcome = self._algorithm.update(fragments, shuffle, self._audit_part(order, audited_documents))
+        outcome = self._algorithm.update(accepted, shuffle, self._audit_part(order, audited_documents))
+        if self._target is not None:
+            self._target.follow(order.update + 1)
         marks.append(self._clock.now_ns())
         replicated = self._replica.replicated(_counters(order.update + 1, order.term))
         closed = self._group.close_update(replicated, np.array(list(outcome.parts.values())))
@@ -295,8 +246,8 @@ class LearnerRank:
         if audit is None or self._rank not in (audit.audited, *audit.auditors):
             return None
         place = self._group.ranks.index(audit.audited)
-        fragments = tuple(_sound_fragments(documents, self._config.layout))
-        return AuditPart(update=order.update, place=place, fragments=fragments)
+        seen = (self._intake.view(document, update=order.update) for document in documents)
+        return AuditPart(update=order.update, place=place, accepted=tuple(each for each in seen if each is not None))
 
     def _commit(self, order: UpdateOrder, attempt: Attempt) -> tuple[UpdateReport, NDArray[np.uint8] | None]:
         assert self._group is not None
@@ -327,9 +278,15 @@ class LearnerRank:
             self._tamper,
             max_gradient_norm=config.optimiser.max_gradient_norm,
         )
-        if not isinstance(config.algorithm, PPOConfig):
-            raise ConfigError("algorithm", got=type(config.algorithm).__name__, allowed="PPOConfig")
-        self._algorithm = PPO(config.algorithm, self._model, step, group, self._batches, self._others)
+        self._algorithm = make_algorithm(
+            config.algorithm, self._model, self._target, step, group, config.layout, self._device
+        )
+
+    def _make_model(self) -> ActorCritic:
+        """With the initial weights of the run."""
+        layout = self._config.layout
+        generator = self._streams.generator(Role.LEARNER, SHARED, purpose=Purpose.INITIALISE)
+        return make_actor_critic(layout.observation, layout.action, self._config.net, generator).to(self._device)
 
     def _describe(self) -> dict[str, Any]:
         """What all ranks of a group must have alike."""
@@ -366,14 +323,6 @@ class LearnerRank:
                 allowed=ours[:16],
                 fix="use the same environment and net configuration",
             )
-
-
-def _sound_fragments(documents: Sequence[Any], layout: FragmentLayout) -> Iterator[Fragment]:
-    for document in documents:
-        try:
-            yield decode_fragment(document, layout)
-        except WireError:
-            continue  # its own rank refuses it too, and reports it
 
 
 def _counters(updates: int, term: int) -> bytes:

@@ -13,14 +13,20 @@ from learner.optimiser import Optimiser
 from learner.parallel.buckets import names_between
 from learner.parallel.digests import chunk_bounds, digest_chunks
 from learner.parallel.group import Replicated
+from learner.target import TargetNetwork
 
 
 class Replica:
-    """The replicated state of one rank. The copy is allocated once."""
+    """The replicated state of one rank. The copy is allocated once.
 
-    def __init__(self, parameters: FlatParameters, optimiser: Optimiser) -> None:
+    Args:
+        target: the target network, if there is one.
+    """
+
+    def __init__(self, parameters: FlatParameters, optimiser: Optimiser, target: TargetNetwork | None = None) -> None:
         self._parameters = parameters
         self._optimiser = optimiser
+        self._target = target
         self._copy: list[Tensor] = []
 
     @torch.no_grad()
@@ -39,7 +45,7 @@ class Replica:
             vector.copy_(copy)
 
     def digest(self, counters: bytes) -> int:
-        """128 bits over every byte of parameters and moments, and `counters`."""
+        """128 bits over every byte of parameters, moments and target network, and `counters`."""
         hasher = xxhash.xxh3_128()
         for vector in self._vectors():
             hasher.update(vector.reshape(-1).cpu().numpy().data)
@@ -57,19 +63,20 @@ class Replica:
         return {name: xxhash.xxh3_64_hexdigest(np.ascontiguousarray(view).data) for name, view in views.items()}
 
     def _vectors(self) -> list[Tensor]:
-        return [self._parameters.vector.detach(), *self._optimiser.tensors()]
+        """Vectors of a number per parameter, and the step count, which stands fourth."""
+        target = [] if self._target is None else [self._target.vector]
+        return [self._parameters.vector.detach(), *self._optimiser.tensors(), *target]
 
     def _chunk_digests(self) -> NDArray[np.uint64]:
-        """Of the parameters, then of each moment; a number that is no vector is a chunk of its own."""
+        """Of each vector in turn; a number that is no vector is a chunk of its own."""
         vectors = [vector.reshape(-1) for vector in self._vectors()]
         return np.concatenate([digest_chunks(vector, chunk_bounds(0, len(vector))) for vector in vectors])
 
     def _names(self, chunks: list[int]) -> tuple[str, ...]:
+        """The step count belongs to all parameters, so to none."""
         bounds = chunk_bounds(0, self._parameters.num_elements)
+        places = [bound for vector in self._vectors() for bound in (bounds if vector.dim() else [None])]
         found: dict[str, None] = {}
-        for chunk in chunks:
-            if chunk >= 3 * len(bounds):
-                continue  # the step count belongs to all of them
-            start, stop = bounds[chunk % len(bounds)]
+        for start, stop in (place for place in (places[chunk] for chunk in chunks) if place is not None):
             found.update(dict.fromkeys(names_between(self._parameters.manifest, start, stop)))
         return tuple(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.clock import NS_PER_S
-from learner.algorithms.ppo import UpdateOutcome
+from learner.algorithms.outcome import UpdateOutcome
 from learner.intake import Accepted, Refused
 from learner.parallel.group import Closed, Effort
 from learner.reports import FragmentVerdict, OrderStatus, Standing, SyncReport, UpdateOrder, UpdateReport

@@ -40,6 +40,7 @@ class LearnerState:
         optimiser: arrays of the optimiser by name.
         manifest_fingerprint: of the parameters' names, shapes and order.
         intake: what the intake remembers.
+        target: parameters of the target network, float32; None where the algorithm has none.
     """
 
     updates: int
@@ -49,6 +50,15 @@ class LearnerState:
     optimiser: dict[str, NDArray[Any]]
     manifest_fingerprint: str
     intake: dict[str, Any]
+    target: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        if self.target is not None and (self.target.shape, self.target.dtype) != (
+            self.parameters.shape,
+            np.dtype(np.float32),
+        ):
+            got = f"{self.target.dtype}{self.target.shape}"
+            raise CheckpointError("target network", got=got, allowed=f"float32{self.parameters.shape}")
 
     @property
     def parameter_digest(self) -> str:
@@ -57,7 +67,8 @@ class LearnerState:
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Arrays for the checkpoint store."""
-        return {"parameters": self.parameters, **{f"optimiser.{k}": v for k, v in self.optimiser.items()}}
+        target = {} if self.target is None else {"target": self.target}
+        return {"parameters": self.parameters, **target, **{f"optimiser.{k}": v for k, v in self.optimiser.items()}}
 
     def document(self) -> bytes:
         """Everything else, packed."""
@@ -85,7 +96,9 @@ class LearnerState:
         prefix = "optimiser."
         optimiser = {name.removeprefix(prefix): a for name, a in tensors.items() if name.startswith(prefix)}
         try:
-            return LearnerState(parameters=tensors["parameters"], optimiser=optimiser, **plain)
+            return LearnerState(
+                parameters=tensors["parameters"], optimiser=optimiser, target=tensors.get("target"), **plain
+            )
         except (KeyError, TypeError) as error:
             got = f"tensors {sorted(tensors)}, fields {sorted(plain)} ({error})"
             raise CheckpointError("learner state with other parts than its schema has", got=got) from error

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,12 +27,17 @@ from common.errors import ConfigError
 from common.fragment import Fragment
 from common.nets import ActorCritic
 from learner.algorithms.limits import check_counts, check_fractions, check_weights
+from learner.algorithms.outcome import NO_ROWS, NO_STEPS, Losses, UpdateOutcome
+from learner.algorithms.steps import Steps
 from learner.audit import Audit, AuditPart
 from learner.batches import Batch, BatchBuilder
-from learner.gradient_step import Committed, GradientStep, Skipped
+from learner.gradient_step import GradientStep
+from learner.intake import Accepted
 from learner.moments import Moments
 from learner.parallel.group import Group
 from learner.returns import generalised_advantages, normalised
+from learner.spread import NOTHING, Spread
+from learner.surrogate import clipped_surrogate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,45 +77,6 @@ class PPOConfig:
         check_counts("ppo", self, "epochs", "minibatch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
-    """This rank's parts of one minibatch's means; `total` is differentiable, the others are numbers.
-
-    The parts of all ranks add up to the means over the minibatch.
-    """
-
-    total: Tensor | None
-    policy: float = 0.0
-    value: float = 0.0
-    entropy: float = 0.0
-    approximate_kl: float = 0.0
-    clip_fraction: float = 0.0
-
-
-NO_ROWS = Losses(total=None)
-MEANS = ("policy", "value", "entropy", "approximate_kl", "clip_fraction")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateOutcome:
-    """What one update did.
-
-    Attributes:
-        committed: gradient steps made.
-        skipped: gradient steps that were not, their gradient being non-finite.
-        skipped_at: first parameter whose gradient was non-finite.
-        statistics: by name, alike on all ranks.
-        parts: likewise, means over the committed and skipped steps of which this rank holds a part: those of all ranks
-            add up.
-    """
-
-    committed: int
-    skipped: int
-    skipped_at: str
-    statistics: dict[str, float]
-    parts: dict[str, float]
-
-
 def ppo_loss(model: ActorCritic, batch: Batch, config: PPOConfig, num_rows: int | None = None) -> Losses:
     """The clipped objective (eq. 7 and 9 of the paper) on the rows of `batch`; advantages are taken as they are.
 
@@ -140,30 +105,6 @@ def ppo_loss(model: ActorCritic, batch: Batch, config: PPOConfig, num_rows: int 
         approximate_kl=approximate_kl,
         clip_fraction=clip_fraction,
     )
-
-
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float, num_rows: int) -> Tensor:
-    """-Σ min(ρ A, clamp(ρ, 1 - ε, 1 + ε) A) / num_rows (eq. 7), a scalar, for log ρ and A, both [rows]."""
-    surrogate: Tensor = _ClippedSurrogate.apply(log_ratio, advantage, clip, num_rows)  # type: ignore[no-untyped-call]
-    return surrogate
-
-
-class _ClippedSurrogate(torch.autograd.Function):
-    """One node instead of eight. Where the clipped term is the smaller one it does not depend on ρ: no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, log_ratio: Tensor, advantage: Tensor, clip: float, num_rows: int) -> Tensor:
-        ratio = log_ratio.exp()
-        free = ratio * advantage
-        clipped = ratio.clamp_(1.0 - clip, 1.0 + clip).mul_(advantage)
-        ctx.save_for_backward(free, free <= clipped)
-        ctx.num_rows = num_rows
-        return torch.minimum(free, clipped).sum().div_(-num_rows)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        free, counts = ctx.saved_tensors  # d(ρ A) / d log ρ = ρ A
-        return (free * counts).mul_(gradients[0] / -ctx.num_rows), None, None, None
 
 
 def _value_loss(value: Tensor, batch: Batch, value_clip: float, num_rows: int) -> Tensor:
@@ -229,45 +170,50 @@ class PPO:
         self._others = others
 
     def update(
-        self, fragments: Sequence[Fragment], shuffle: np.random.Generator, part: AuditPart | None = None
+        self, accepted: Sequence[Accepted], shuffle: np.random.Generator, part: AuditPart | None = None
     ) -> UpdateOutcome:
         """All epochs over the valid rows of the fragments of all ranks.
 
         Args:
-            fragments: of this rank.
+            accepted: the fragments of this rank.
             shuffle: minibatches are drawn from it alone; the same on every rank.
             part: what this rank recomputes.
 
         Raises:
             SyncError: the ranks fell apart; parameters and optimiser are somewhere in the middle.
         """
-        batch = self._batches.build(fragments, self._advantages)
+        batch = self._build(self._batches, accepted)
         everyone = self._exchange(batch)
         counts = [int(each.advantage.count) for each in everyone]
         total = sum(counts)
         if not total:
-            return UpdateOutcome(committed=0, skipped=0, skipped_at="", statistics={}, parts=dict.fromkeys(MEANS, 0.0))
-        advantage = Moments.merged([each.advantage for each in everyone])
-        own = self._rows(batch, counts, self._group.place, advantage)
+            return NO_STEPS
+        together = Spread.merged(everyone)
+        own = self._rows(batch, counts, self._group.place, together.advantage)
         num_parts = max(1, round(total / self._config.minibatch))
         audit, audited = None, own
         if part is not None:
-            audited = self._audited_rows(part, own, counts, advantage)
+            audited = self._audited_rows(part, own, counts, together.advantage)
             num_steps = num_parts * self._config.epochs
             audit = Audit(part, self._step, self._group, num_steps=num_steps, matches=audited.matches)
-        record = _Record()
+        steps, stopped_early = Steps(self._step, audit), False
         for _ in range(self._config.epochs):
             minibatches = np.array_split(shuffle.permutation(total), num_parts)
-            kl = math.fsum(self._step_on(minibatch, own, audited, audit, record) for minibatch in minibatches)
+            kl = math.fsum(self._step_on(minibatch, own, audited, steps) for minibatch in minibatches)
             if self._stops(kl / num_parts):
-                record.stopped_early = True
+                stopped_early = True
                 break
-        return record.outcome(_explained_variance(everyone))
+        return steps.outcome(together.explained_variance, stopped_early=stopped_early)
 
-    def _exchange(self, batch: Batch | None) -> list[_Spread]:
+    def _build(self, batches: BatchBuilder, accepted: Sequence[Accepted]) -> Batch | None:
+        return batches.build([each.fragment for each in accepted], self._advantages)
+
+    def _exchange(self, batch: Batch | None) -> list[Spread]:
         """What each rank's rows are like, by place."""
-        own = _Spread.of(batch)
-        return [_Spread.from_numbers(numbers) for numbers in self._group.exchange(own.to_numbers())]
+        own = NOTHING
+        if batch is not None:
+            own = Spread.of(*(each.cpu().numpy() for each in (batch.advantage, batch.target, batch.value)))
+        return [Spread.from_numbers(numbers) for numbers in self._group.exchange(own.to_numbers())]
 
     def _rows(self, batch: Batch | None, counts: Sequence[int], place: int, advantage: Moments) -> Rows:
         """The rows of the rank at `place`, their advantages normalised by those of all."""
@@ -281,7 +227,7 @@ class PPO:
     def _audited_rows(self, part: AuditPart, own: Rows, counts: Sequence[int], advantage: Moments) -> Rows:
         if part.place == self._group.place:
             return own
-        batch = self._others.build(part.fragments, self._advantages)
+        batch = self._build(self._others, part.accepted)
         return self._rows(batch, counts, part.place, advantage)
 
     def _advantages(self, fragment: Fragment) -> NDArray[np.float64]:
@@ -294,19 +240,9 @@ class PPO:
             lambda_=self._config.gae_lambda,
         )
 
-    def _step_on(
-        self, minibatch: NDArray[np.int64], own: Rows, audited: Rows, audit: Audit | None, record: _Record
-    ) -> float:
+    def _step_on(self, minibatch: NDArray[np.int64], own: Rows, audited: Rows, steps: Steps) -> float:
         """One gradient step; returns this rank's part of the minibatch's KL estimate."""
-        number = record.num_steps
-        if audit is not None:
-            audit.before(number, lambda: self._losses(audited, minibatch).total)
-        losses = self._losses(own, minibatch)
-        watched = audit is not None and audit.watches(number)
-        record.add(losses, self._step.make(losses.total, number, watched=watched))
-        if audit is not None:
-            audit.after(number)
-        return losses.approximate_kl
+        return steps.make(lambda: self._losses(own, minibatch), lambda: self._losses(audited, minibatch)).approximate_kl
 
     def _losses(self, rows: Rows, minibatch: NDArray[np.int64]) -> Losses:
         batch = rows.of(minibatch)
@@ -317,73 +253,3 @@ class PPO:
         if not self._config.target_kl > 0.0:
             return False
         return float(self._group.exchange(np.array([kl])).sum()) > self._config.target_kl
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spread:
-    """What the rows of one rank are like before any step: of advantages, value targets and value errors."""
-
-    advantage: Moments
-    target: Moments
-    error: Moments
-
-    @staticmethod
-    def of(batch: Batch | None) -> _Spread:
-        if batch is None:
-            nothing = Moments.of(np.zeros(0))
-            return _Spread(advantage=nothing, target=nothing, error=nothing)
-        advantage, target, value = (each.cpu().numpy() for each in (batch.advantage, batch.target, batch.value))
-        return _Spread(advantage=Moments.of(advantage), target=Moments.of(target), error=Moments.of(target - value))
-
-    def to_numbers(self) -> NDArray[np.float64]:
-        return np.array([x for each in (self.advantage, self.target, self.error) for x in each.to_numbers()])
-
-    @staticmethod
-    def from_numbers(numbers: NDArray[np.float64]) -> _Spread:
-        advantage, target, error = (Moments.from_numbers(part) for part in numbers.reshape(3, 3).tolist())
-        return _Spread(advantage=advantage, target=target, error=error)
-
-
-class _Record:
-    """What happened in one update, step by step."""
-
-    def __init__(self) -> None:
-        self.stopped_early = False
-        self._losses: list[Losses] = []
-        self._steps: list[Committed | Skipped] = []
-
-    @property
-    def num_steps(self) -> int:
-        """Steps made so far."""
-        return len(self._steps)
-
-    def add(self, losses: Losses, step: Committed | Skipped) -> None:
-        self._losses.append(losses)
-        self._steps.append(step)
-
-    def outcome(self, explained_variance: float) -> UpdateOutcome:
-        committed = [step for step in self._steps if isinstance(step, Committed)]
-        skipped = [step for step in self._steps if isinstance(step, Skipped)]
-        return UpdateOutcome(
-            committed=len(committed),
-            skipped=len(skipped),
-            skipped_at=skipped[0].parameter if skipped else "",
-            statistics={
-                "gradient_norm": _mean([step.gradient_norm for step in committed]),
-                "clipped_steps": float(sum(step.clipped for step in committed)),
-                "stopped_early": float(self.stopped_early),
-                "explained_variance": explained_variance,
-            },
-            parts={name: _mean([getattr(losses, name) for losses in self._losses]) for name in MEANS},
-        )
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values) if values and all(map(math.isfinite, values)) else math.nan
-
-
-def _explained_variance(everyone: Sequence[_Spread]) -> float:
-    """1 - Var(target - V) / Var(target); 0 where the targets do not vary."""
-    target = Moments.merged([each.target for each in everyone]).variance
-    error = Moments.merged([each.error for each in everyone]).variance
-    return 0.0 if target == 0.0 else 1.0 - error / target

@@ -18,9 +18,11 @@ from common.errors import ConfigError
 from common.fragment import End, Fragment
 from common.nets import ActorCritic
 from common.parameters import FlatParameters
-from learner.algorithms.ppo import PPO, PPOConfig, UpdateOutcome, ppo_loss
+from learner.algorithms.outcome import UpdateOutcome
+from learner.algorithms.ppo import PPO, PPOConfig, ppo_loss
 from learner.batches import Batch, BatchBuilder
 from learner.gradient_step import GradientStep
+from learner.intake import Accepted
 from learner.optimiser import Optimiser, OptimiserConfig
 from learner.parallel.group import OneRank
 from tests.support import box, discrete, fragment, layout
@@ -144,7 +146,7 @@ class Lab:
 
     def update(self, *fragments: Fragment, seed: int = 0) -> UpdateOutcome:
         """One update with a fresh shuffle stream of `seed`."""
-        return self.ppo.update(fragments, np.random.default_rng(seed))
+        return self.ppo.update([Accepted(fragment=f, lag=0, gap=0) for f in fragments], np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize(
