@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any, Protocol
@@ -129,7 +130,7 @@ class AsyncPort:
         return EnvironmentFault(
             f"{self._seat.describe(lane=dead[0] if dead else None)}: its process ended during "
             f"{method.removeprefix('lane_')}",
-            got=", ".join(f"lane {lane} {_in_words(code)}" for lane, code in codes.items()) or "no exit status",
+            got=", ".join(f"lane {lane} {exit_in_words(code)}" for lane, code in codes.items()) or "no exit status",
             fix="the environment ended its own process; what it wrote to stderr is in the actor's log",
         )
 
@@ -145,7 +146,11 @@ class AsyncPort:
         self._vector.closed = True
 
 
-def _in_words(code: int | None) -> str:
+def exit_in_words(code: int | None) -> str:
+    """How a process ended, from its exit code."""
     if code is None:
         return "has no exit status"
-    return f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
+    if code >= 0:
+        return f"exited with status {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
+    return f"was killed by signal {-code} ({name})"

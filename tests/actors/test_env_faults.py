@@ -71,7 +71,9 @@ def test_the_original_traceback_arrives(vectorise: str, where: str, kind: str) -
 
 
 @pytest.mark.parametrize("where", ["init", "reset", "step", "close"])
-@pytest.mark.parametrize(("kind", "status"), [("exit", "exited with status 7"), ("segv", "was killed by signal 11")])
+@pytest.mark.parametrize(
+    ("kind", "status"), [("exit", "exited with status 7"), ("segv", "was killed by signal 11 (SIGSEGV)")]
+)
 def test_a_child_that_dies_is_noticed_at_once(where: str, kind: str, status: str) -> None:
     """A lost process is an EnvironmentFault with its lane and exit status, long before the deadline."""
     error = fault("async", 1, kind=kind, where=where, lane_pid=os.getpid())
@@ -98,7 +100,7 @@ def test_one_killed_lane_of_three_is_named() -> None:
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(EnvironmentFault, match="lane 1: its process ended during step") as caught:
         lanes.step(lanes.current["obs"][:, 0].astype(int))
-    assert caught.value.got == "lane 1 was killed by signal 9"
+    assert caught.value.got == "lane 1 was killed by signal 9 (SIGKILL)"
     lanes.close()
     lanes.close()
     assert children() == []
@@ -161,8 +163,36 @@ def test_zero_lanes_are_refused() -> None:
         lanes_of("Counting", 0)
 
 
+@pytest.mark.parametrize("where", ["init", "close"])
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [
+        ("raise", EnvironmentFault, "raised RuntimeError; got the simulator lost its licence"),
+        ("sys_exit", EnvironmentFault, "raised SystemExit; got 3"),
+        ("exit", EnvironmentFault, "got it exited with status 7"),
+        ("segv", EnvironmentFault, "got it was killed by signal 11 (SIGSEGV)"),
+        ("hang", DeadlineError, "did not return; got no answer in 1 s"),
+        ("hold_gil", DeadlineError, "did not return; got no answer in 1 s"),
+    ],
+)
+def test_the_driver_survives_whatever_the_environment_does(
+    where: str, kind: str, error: type[TruestepError], words: str
+) -> None:
+    """Its specs are read in a child under a deadline: a crash has its signal, an exception its traceback."""
+    faulty = EnvConfig(
+        id=test_id("Faulty"), kwargs={"kind": kind, "where": where}, construct_deadline_s=1, step_deadline_s=1
+    )
+    with pytest.raises(error) as caught:
+        read_specs(faulty)
+    assert words in str(caught.value)
+    assert "the driver's check" in caught.value.what
+    assert ("construct" if where == "init" else "close") in caught.value.what
+    assert kind not in ("raise", "sys_exit") or "tests/envs/faulty.py" in caught.value.detail
+    assert children() == []
+
+
 def test_specs_are_read_without_lanes_left_behind() -> None:
-    """The driver learns the specs in its own process; asynchronous lanes are not started for that."""
+    """The driver learns the specs from a child that is gone afterwards."""
     observation, action = read_specs(EnvConfig(id="CartPole-v1", vectorise="async"))
     assert observation["obs"].shape == (4,)
     assert action.nvec == (2,)
