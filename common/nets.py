@@ -4,10 +4,13 @@
                              │
                              └───────► value tower ───► value [N]
 
+    the same with a core: features ──► hidden layers ──► LSTM or GRU ──► both heads, linear
+
 Vector features feed separate policy and value towers (their gradients do not compete, Andrychowicz et al., 2021,
-section 3.2); image features share the convolutional torso of Mnih et al., 2015 ("Nature CNN"). Weights are drawn
-orthogonally from the run's own INITIALISE stream, biases are zero, the policy's last layer is scaled to 0.01. A network
-of the user's own keeps its own initial values, drawn with torch's global generator seeded from the same stream.
+section 3.2); image features share the convolutions of Mnih et al., 2015 ("Nature CNN"), or of Espeholt et al., 2018
+("IMPALA"). Weights are drawn orthogonally from the run's own INITIALISE stream, biases are zero (an LSTM's forget gate
+1), the policy's last layer is scaled to 0.01. A network of the user's own keeps its own initial values, drawn with
+torch's global generator seeded from the same stream.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -29,10 +32,8 @@ from common.distributions import ActionHead, make_head
 from common.errors import ConfigError
 from common.rng import torch_seeded
 from common.specs import ArraySpec, SpaceSpec
-from common.towers import Tower
-
-Observation = Mapping[str, Tensor]
-NATURE_MINIMUM_PIXELS = 36
+from common.torsos import Features, Observation, TorsoKind, fits_nature_cnn
+from common.towers import Activation, Tower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +41,22 @@ class NetConfig:
     """Which network.
 
     Attributes:
-        kind: auto = nature_cnn where an observation part is an image, else mlp.
-        hidden: units of each hidden layer of a tower (mlp), or of the layer after the torso (nature_cnn: last entry).
-        activation: of the hidden layers.
+        kind: auto = nature_cnn where an observation part is an image, else mlp. impala_resnet: 15 convolutions, for
+            images of any size.
+        hidden: units of each hidden layer of a tower (mlp), or of the layer after the convolutions (last entry; the
+            papers have 512 after nature_cnn, 256 after impala_resnet).
+        activation: of the hidden layers; after convolutions it is always relu.
         channels: where an image keeps its channels; auto decides by size and refuses what is ambiguous.
         squash: squashed instead of clipped Gaussian for continuous actions.
         initial_log_std: log standard deviation of continuous actions before training.
-        core: a recurrent layer between features and heads.
-        core_size: its units H.
+        core: a recurrent layer between hidden layers and heads, which policy and value then share.
+        core_size: its units.
         factory: "module:function" that builds a network of the user's own; called as
             `factory(observation: SpaceSpec, action: ArraySpec, net: NetConfig) -> nn.Module` whose forward maps
             {part: tensor [N, *shape]} to (head parameters [N, P], value [N]). Replaces `kind`; takes no core.
     """
 
-    kind: Literal["auto", "mlp", "nature_cnn"] = "auto"
+    kind: Literal["auto", "mlp", "nature_cnn", "impala_resnet"] = "auto"
     hidden: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     channels: Literal["auto", "first", "last"] = "auto"
@@ -79,72 +82,6 @@ class NetConfig:
     def state_size(self) -> int:
         """S, numbers of recurrent state of a lane: 0 without a core, H for a GRU, 2H for an LSTM."""
         return {"none": 0, "gru": 1, "lstm": 2}[self.core] * self.core_size
-
-
-class Encoder(nn.Module):
-    """One vector part as features [N, width]: integers one-hot, everything else as float32, flattened."""
-
-    def __init__(self, spec: ArraySpec) -> None:
-        super().__init__()
-        self.nvec = spec.nvec
-        self.scale = 1.0 / 255.0 if spec.dtype == "uint8" and spec.high == (255.0,) else 1.0
-        self.width = sum(spec.nvec) if spec.nvec else spec.size
-
-    def forward(self, value: Tensor) -> Tensor:
-        if self.nvec:
-            columns = value.reshape(len(value), len(self.nvec)).long()
-            return torch.cat([F.one_hot(columns[:, i], n) for i, n in enumerate(self.nvec)], -1).float()
-        flat = value.reshape(len(value), self.width).float()
-        return flat if self.scale == 1.0 else flat * self.scale
-
-
-class NatureTorso(nn.Module):
-    """The convolutions of Mnih et al., 2015: uint8 images of at least 36 x 36 to features [N, width]."""
-
-    def __init__(self, spec: ArraySpec, *, channels_last: bool) -> None:
-        super().__init__()
-        self.channels_last = channels_last
-        depth, height, width = (spec.shape[2], *spec.shape[:2]) if channels_last else spec.shape
-        if min(height, width) < NATURE_MINIMUM_PIXELS:
-            raise ConfigError(
-                "image too small for nature_cnn",
-                got=f"{height} x {width}",
-                allowed=f"at least {NATURE_MINIMUM_PIXELS} x {NATURE_MINIMUM_PIXELS}",
-                fix="use net.kind = 'mlp' or a network of your own (net.factory)",
-            )
-        self.conv1 = nn.Conv2d(depth, 32, 8, stride=4)
-        self.conv2 = nn.Conv2d(32, 64, 4, stride=2)
-        self.conv3 = nn.Conv2d(64, 64, 3, stride=1)
-        for size, stride in ((8, 4), (4, 2), (3, 1)):
-            height, width = (height - size) // stride + 1, (width - size) // stride + 1
-        self.width = 64 * height * width
-
-    def forward(self, image: Tensor) -> Tensor:
-        pixels = image.permute(0, 3, 1, 2) if self.channels_last else image
-        x = pixels.float().mul_(1.0 / 255.0)
-        x = F.relu(self.conv1(x))
-        x = F.relu(self.conv2(x))
-        return F.relu(self.conv3(x)).flatten(1)
-
-
-class Features(nn.Module):
-    """All parts of an observation, side by side, in the order of the spec: [N, width]."""
-
-    def __init__(self, observation: SpaceSpec, net: NetConfig, *, convolve: bool) -> None:
-        super().__init__()
-        self.names = [name for name, _ in observation]
-        parts: list[nn.Module] = []
-        for name, spec in observation:
-            if convolve and spec.is_image():
-                parts.append(NatureTorso(spec, channels_last=_channels_last(name, spec, net.channels)))
-            else:
-                parts.append(Encoder(spec))
-        self.parts = nn.ModuleList(parts)
-        self.width = sum(cast(int, part.width) for part in parts)
-
-    def forward(self, observation: Observation) -> Tensor:
-        encoded = [part(observation[name]) for name, part in zip(self.names, self.parts, strict=True)]
-        return encoded[0] if len(encoded) == 1 else torch.cat(encoded, -1)
 
 
 class SeparateTowers(nn.Module):
@@ -176,14 +113,28 @@ class SharedTorso(nn.Module):
         return self.policy(hidden), self.value(hidden).squeeze(-1)
 
 
+class HiddenLayers(nn.Module):
+    """Linear layers, each followed by its activation: [N, width] to [N, hidden[-1]]."""
+
+    def __init__(self, width: int, hidden: tuple[int, ...], activation: Activation) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise((width, *hidden)))
+        self.activation = torch.tanh if activation == "tanh" else torch.relu
+
+    def forward(self, features: Tensor) -> Tensor:
+        for layer in self.layers:
+            features = self.activation(layer(features))
+        return features
+
+
 class RecurrentBody(nn.Module):
     """Hidden layers over the features, a core, and linear heads on its output."""
 
-    def __init__(self, features: Features, num_parameters: int, net: NetConfig, *, convolve: bool) -> None:
+    def __init__(self, features: Features, hidden: HiddenLayers, num_parameters: int, net: NetConfig) -> None:
         super().__init__()
         assert net.core != "none"
         self.features = features
-        self.hidden = HiddenLayers(features.width, net.hidden[-1:] if convolve else net.hidden, net.activation)
+        self.hidden = hidden
         self.core = make_core(net.core, net.hidden[-1], net.core_size)
         self.policy = nn.Linear(net.core_size, num_parameters)
         self.value = nn.Linear(net.core_size, 1)
@@ -196,20 +147,6 @@ class RecurrentBody(nn.Module):
         rows: Tensor = self.hidden(self.features(_rows(observation)))
         output, state = self.core.unroll(rows.view(*valid_before.shape, -1), state, valid_before)
         return self.policy(output), self.value(output).squeeze(-1), state
-
-
-class HiddenLayers(nn.Module):
-    """Linear layers, each followed by its activation: [N, width] to [N, hidden[-1]]."""
-
-    def __init__(self, width: int, hidden: tuple[int, ...], activation: Literal["tanh", "relu"]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise((width, *hidden)))
-        self.activation = torch.tanh if activation == "tanh" else torch.relu
-
-    def forward(self, features: Tensor) -> Tensor:
-        for layer in self.layers:
-            features = self.activation(layer(features))
-        return features
 
 
 class ActorCritic(nn.Module):
@@ -292,41 +229,29 @@ def make_actor_critic(
 
 
 def _built_in(observation: SpaceSpec, num_parameters: int, net: NetConfig) -> nn.Module:
-    has_image = any(spec.is_image() for _, spec in observation)
-    if net.kind == "nature_cnn" and not has_image:
+    torso = _torso(observation, net)
+    features = Features(observation, torso, net.channels)
+    if net.core != "none":
+        if torso:
+            hidden = HiddenLayers(features.width, net.hidden[-1:], "relu")
+        else:
+            hidden = HiddenLayers(features.width, net.hidden, net.activation)
+        return RecurrentBody(features, hidden, num_parameters, net)
+    return (SharedTorso if torso else SeparateTowers)(features, num_parameters, net)
+
+
+def _torso(observation: SpaceSpec, net: NetConfig) -> TorsoKind | None:
+    """What the images of an observation go through. Raises ConfigError where one is asked for and there is no image."""
+    if net.kind == "mlp":
+        return None
+    if net.kind == "auto":
+        return "nature_cnn" if fits_nature_cnn(observation, net.channels) else None
+    if not any(spec.is_image() for _, spec in observation):
         shapes = {name: f"{spec.dtype}{spec.shape}" for name, spec in observation}
         raise ConfigError(
-            "nature_cnn needs an image", got=shapes, allowed="a uint8 Box of rank 3", fix="use net.kind = 'mlp'"
+            f"{net.kind} needs an image", got=shapes, allowed="a uint8 Box of rank 3", fix="use net.kind = 'mlp'"
         )
-    convolve = net.kind == "nature_cnn" or (net.kind == "auto" and has_image and _convolvable(observation, net))
-    features = Features(observation, net, convolve=convolve)
-    if net.core != "none":
-        return RecurrentBody(features, num_parameters, net, convolve=convolve)
-    return (SharedTorso if convolve else SeparateTowers)(features, num_parameters, net)
-
-
-def _convolvable(observation: SpaceSpec, net: NetConfig) -> bool:
-    for name, spec in observation:
-        if spec.is_image():
-            sides = spec.shape[:2] if _channels_last(name, spec, net.channels) else spec.shape[1:]
-            if min(sides) < NATURE_MINIMUM_PIXELS:
-                return False
-    return True
-
-
-def _channels_last(name: str, spec: ArraySpec, channels: str) -> bool:
-    """Channels are the smallest axis; where first and last tie, the user must say."""
-    if channels != "auto":
-        return channels == "last"
-    first, last = spec.shape[0], spec.shape[2]
-    if first == last:
-        raise ConfigError(
-            f"image {name!r}: cannot tell where its channels are",
-            got=f"shape {spec.shape}",
-            allowed="first and last axis of different size",
-            fix="say net.channels = 'first' or 'last'",
-        )
-    return last < first
+    return net.kind
 
 
 def _custom(observation: SpaceSpec, action: ArraySpec, net: NetConfig) -> nn.Module:

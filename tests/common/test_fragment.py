@@ -63,6 +63,32 @@ def test_the_frame_holds_the_canonical_rows() -> None:
     }
 
 
+def test_the_state_before_row_0_is_the_last_array_where_there_is_one() -> None:
+    """[B, S] float32; a feed-forward policy's frame is what it was before there were others, without that array."""
+    *before, state = replace(LAYOUT, state_size=6).frame_layout().entries
+    assert tuple(before) == LAYOUT.frame_layout().entries
+    assert (state.name, state.dtype, state.shape) == ("core_state", "<f4", (2, 6))
+
+
+def test_the_state_is_written_and_read() -> None:
+    """As every other array: a read-only view of the document. Without memory it has no elements."""
+    layout = replace(LAYOUT, state_size=3)
+    buffer = FragmentBuffer(layout)
+    buffer.core_state[...] = [[1, 2, 3], [4, 5, 6]]
+    document = buffer.seal(replace(HEADER, num_valid=0))
+    fragment = decode_fragment(document, layout)
+    assert fragment.core_state.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert np.shares_memory(fragment.core_state, document) and not fragment.core_state.flags.writeable
+    for without in (filled(), decode_fragment(filled().seal(HEADER), LAYOUT)):
+        assert (without.core_state.shape, without.core_state.dtype) == ((2, 0), np.float32)
+
+
+def test_a_negative_state_size_is_refused() -> None:
+    """It names the field."""
+    with pytest.raises(WireError, match="state_size; got -1; allowed: 0 or more"):
+        FragmentBuffer(replace(LAYOUT, state_size=-1))
+
+
 @pytest.mark.parametrize(
     ("action", "dtype", "shape"),
     [
@@ -165,6 +191,7 @@ OTHER_LAYOUTS = [
         replace(LAYOUT, observation=SpaceSpec(parts=(("obs/a", ArraySpec(kind="box", shape=(4,), dtype="float32")),))),
         "array obs/a; got obs <f4",
     ),
+    (replace(LAYOUT, state_size=2), "number of arrays; got 7; allowed: 8"),
 ]
 
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from common.cores import LSTM, Core
 from common.errors import ConfigError
-from common.nets import ActorCritic, NetConfig, SeparateTowers, SharedTorso, make_actor_critic
+from common.nets import ActorCritic, NetConfig, RecurrentBody, SeparateTowers, SharedTorso, make_actor_critic
 from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
 from common.specs import ArraySpec, SpaceSpec
@@ -80,8 +81,18 @@ def test_a_small_image_gets_an_mlp_by_default_and_a_refusal_when_a_cnn_is_asked_
 
 def test_a_cnn_without_an_image_is_refused() -> None:
     """The message shows what the observation is."""
-    with pytest.raises(ConfigError, match=r"nature_cnn needs an image; got \{'obs': 'float32\(4,\)'\}"):
-        make(kind="nature_cnn")
+    for kind in ("nature_cnn", "impala_resnet"):
+        with pytest.raises(ConfigError, match=rf"{kind} needs an image; got \{{'obs': 'float32\(4,\)'\}}"):
+            make(kind=kind)
+
+
+def test_the_impala_network_takes_small_images_and_large_ones() -> None:
+    """The features of the paper, 3,872 of 84 x 84, and one shared layer; an image too small for nature_cnn fits."""
+    model = make(image(4, 84, 84), kind="impala_resnet", hidden=(256,))
+    assert isinstance(model.body, SharedTorso)
+    assert (model.body.features.width, model.body.hidden.out_features) == (3872, 256)
+    parameters, value = make(image(8, 8, 3), kind="impala_resnet")({"obs": torch.zeros(5, 8, 8, 3, dtype=torch.uint8)})
+    assert (parameters.shape, value.shape) == ((5, 3), (5,))
 
 
 @pytest.mark.parametrize("hidden", [(), (0,), (64, -1)])
@@ -124,6 +135,57 @@ def test_an_image_beside_a_vector_is_convolved() -> None:
     assert model.body.features.width == 64 + 2
 
 
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("core", "state_size"), [("none", 0), ("gru", 6), ("lstm", 12)])
+@pytest.mark.parametrize("observation", [VECTOR, image(36, 36, 3)])
+def test_an_unroll_is_its_steps(observation: SpaceSpec, core: str, state_size: int) -> None:
+    """Head parameters, values and the last state, row by row, for every network; memory is lost where it is told."""
+    model = make(observation, core=core, core_size=6, hidden=(8,))
+    assert model.state_size == NetConfig(core=core, core_size=6).state_size == state_size  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(3)
+    spec = observation["obs"]
+    rows = (torch.rand((4, 2, *spec.shape), generator=generator) * 255).to(getattr(torch, spec.dtype))
+    state = torch.randn((2, state_size), generator=generator)
+    valid_before = torch.tensor([[1, 1], [1, 1], [0, 1], [1, 0]], dtype=torch.uint8)
+    parameters, value, last = model.unroll({"obs": rows}, state, valid_before)
+    assert (parameters.shape, value.shape, last.shape) == ((4, 2, 3), (4, 2), (2, state_size))
+    for t in range(4):
+        state = torch.where(valid_before[t].unsqueeze(1) == 0, torch.zeros_like(state), state)
+        stepped = model.step({"obs": rows[t]}, state)
+        state = stepped[2]
+        for ours, other in zip((parameters[t], value[t]), stepped[:2], strict=True):
+            torch.testing.assert_close(ours, other, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(last, state, rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_that_remembers_is_what_the_config_says() -> None:
+    """Every hidden layer and its activation, then the core; of an image's layers the last, as without a core."""
+    vector, camera = make(core="gru", hidden=(16, 8)).body, make(image(36, 36, 3), core="gru", hidden=(16, 8)).body
+    assert isinstance(vector, RecurrentBody) and isinstance(camera, RecurrentBody)
+    assert [layer.out_features for layer in vector.hidden.layers] == [16, 8]  # type: ignore[union-attr]
+    assert [layer.out_features for layer in camera.hidden.layers] == [8]  # type: ignore[union-attr]
+    features = torch.randn((5, 4), generator=torch.Generator().manual_seed(1))
+    layers: Any = vector.hidden.layers
+    torch.testing.assert_close(vector.hidden(features), layers[1](layers[0](features).tanh()).tanh())
+    assert (camera.hidden(torch.ones(2, 64)) >= 0).all()
+
+
+def test_a_network_that_remembers_does_not_run_without_its_state() -> None:
+    """A pass that silently forgot would train something else than what acts."""
+    with pytest.raises(AssertionError, match="use step or unroll"):
+        make(core="lstm")({"obs": torch.zeros(1, 4)})
+
+
+def test_a_core_and_a_network_of_ones_own_exclude_one_another() -> None:
+    """Its forward pass keeps no state: refused where it is configured. So is a core without units."""
+    with pytest.raises(ConfigError, match=r"exclude one another; got factory 'a:b', core 'gru'; allowed: core 'none'"):
+        NetConfig(factory="a:b", core="gru")
+    with pytest.raises(ConfigError, match=r"net\.core_size; got 0; allowed: at least 1 unit"):
+        NetConfig(core="gru", core_size=0)
+
+
 # ── initial weights ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -144,6 +206,21 @@ def test_initial_weights_are_orthogonal_and_biases_zero(observation: SpaceSpec, 
         gain = ends.get(name, math.sqrt(2.0))
         assert torch.allclose(gram, gain**2 * torch.eye(len(gram), dtype=torch.float64), atol=1e-6), name
         assert layer.bias is not None and not layer.bias.any(), name
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_each_gate_of_a_core_is_orthogonal_by_itself(kind: str) -> None:
+    """W W^T (or W^T W) is I for input and state; biases are zero, but 1 where an LSTM forgets; heads as ever."""
+    model = make(core=kind, core_size=16, hidden=(8,))
+    core = next(module for module in model.modules() if isinstance(module, Core))
+    for weight in (core.input_weight, core.recurrent_weight):
+        for gate in weight.detach().double().split(16):
+            gram = gate @ gate.T if gate.shape[0] <= gate.shape[1] else gate.T @ gate
+            torch.testing.assert_close(gram, torch.eye(len(gram), dtype=torch.float64), rtol=0, atol=1e-6)
+    gates = core.bias.detach().reshape(core.num_gates, 16)
+    assert [set(gate.tolist()) for gate in gates] == [{0.0}, {float(isinstance(core, LSTM))}, *[{0.0}] * len(gates[2:])]
+    gram = linears(model)["body.policy"].weight.detach() @ linears(model)["body.policy"].weight.detach().T
+    torch.testing.assert_close(gram, 1e-4 * torch.eye(3), rtol=0, atol=1e-8)
 
 
 def test_a_fresh_policy_is_close_to_uniform() -> None:
