@@ -108,6 +108,37 @@ class Show:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compare:
+    """Show how two runs differ: configuration, code and machine, the first update that is not the same, results."""
+
+    a: Positional[Annotated[str, arg(metavar="A", help="Name of a run.")]]
+    b: Positional[Annotated[str, arg(metavar="B", help="Name of another.")]]
+    out: Out = Path("runs")
+    out_b: Path | None = None
+    """Output directory of B, if it is another one."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce:
+    """Make a run again from its ledger, and compare every fragment and update; exits with 1 if one differs."""
+
+    run: RunName
+    out: Out = Path("runs")
+    updates: int | None = None
+    """How many; all that are recorded if not given."""
+    engine: Literal["ray", "inline"] | None = None
+    """To make it with; as when the run was made if not given. Both give the same bits."""
+    bisect: Annotated[str, arg(metavar="GOOD..BAD")] = ""
+    """Find the first commit between these two with which the run is not the same any more."""
+    repo: Path | None = None
+    """Repository to bisect; the one that truestep itself runs from if not given."""
+    step_s: float = 600.0
+    """Seconds that one commit may take when bisecting."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Drill:
     """Run short trainings in which something goes wrong on purpose, and tell what came of it."""
 
@@ -122,7 +153,7 @@ class Drill:
     json: Json = False
 
 
-Command = Train | Resume | Evaluate | Runs | Show | Drill
+Command = Train | Resume | Evaluate | Runs | Show | Compare | Reproduce | Drill
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -133,6 +164,8 @@ def main(arguments: list[str] | None = None) -> None:
         "resume": Resume,
         "runs": Runs,
         "show": Show,
+        "compare": Compare,
+        "reproduce": Reproduce,
         "drill": Drill,
     }
     command = tyro.extras.subcommand_cli_from_dict(commands, prog="truestep", description=__doc__, args=arguments)

@@ -15,6 +15,8 @@ from rich.table import Table
 from common.clock import MonotonicClock
 from common.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
 from deploy import cli
+from deploy.bisect import Trial, bisect, bisection_lines
+from deploy.compare import compare_runs, comparison_lines
 from deploy.config import RunConfig, merge, parse_config, read_toml, recipe, setting
 from deploy.display import Display, Lines, Terminal, duration
 from deploy.drill import DrillResult, run_drills
@@ -22,6 +24,8 @@ from deploy.drills import DRILLS, DrillPlan, named
 from deploy.evaluation import evaluate_run
 from deploy.outputs import open_registry
 from deploy.report import report_lines, run_report, run_row
+from deploy.reproduce import reproduce
+from deploy.reproduction import reproduction_lines
 from deploy.session import Outcome, resume, train
 
 WIDE = 140  # columns of a table that goes to a file or a pipe
@@ -40,6 +44,10 @@ def carry_out(command: cli.Command) -> int:
             return _runs(command)
         case cli.Show():
             return _show(command)
+        case cli.Compare():
+            return _compare(command)
+        case cli.Reproduce():
+            return _reproduce(command)
         case cli.Drill():
             return _drill(command)
         case other:
@@ -190,6 +198,45 @@ def _show(command: cli.Show) -> int:
     else:
         print("\n".join(report_lines(report)))
     return EXIT_FINISHED
+
+
+def _compare(command: cli.Compare) -> int:
+    comparison = compare_runs(command.a, command.b, out=command.out, out_b=command.out_b)
+    if command.json:
+        print(json.dumps(comparison.to_plain(), allow_nan=False))
+    else:
+        print("\n".join(comparison_lines(comparison)))
+    return EXIT_FINISHED
+
+
+def _reproduce(command: cli.Reproduce) -> int:
+    if command.bisect:
+        return _bisect(command)
+    with _stdout_kept(command.json):
+        result = reproduce(
+            command.run,
+            out=command.out,
+            updates=command.updates,
+            engine=command.engine,
+            display=_display(json_wanted=command.json),
+        )
+    if command.json:
+        print(json.dumps(result.to_plain(), allow_nan=False))
+    else:
+        print("\n".join(reproduction_lines(result)), flush=True)
+    return result.exit_code
+
+
+def _bisect(command: cli.Reproduce) -> int:
+    trial = Trial(
+        run=command.run, out=command.out, updates=command.updates, engine=command.engine, deadline_s=command.step_s
+    )
+    result = bisect(trial, command.bisect, repo=command.repo, display=_display(json_wanted=command.json))
+    if command.json:
+        print(json.dumps(result.to_plain()))
+    else:
+        print("\n".join(bisection_lines(result)), flush=True)
+    return result.exit_code
 
 
 def _drill(command: cli.Drill) -> int:

@@ -214,10 +214,13 @@ def _package_digest(name: str) -> dict[str, str]:
     return {"path": str(root), "sha256": tree_digest(root)}
 
 
+def git_environment() -> dict[str, str]:
+    """Of a git that answers in English, and not about the repository of a hook that we may run in (GIT_DIR)."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"}
+
+
 def _git(directory: Path, *arguments: str) -> bytes:
-    # without the GIT_DIR and the like of a hook that we may run in; and only looking, the index is not refreshed
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    environment = git_environment() | {"GIT_OPTIONAL_LOCKS": "0"}  # only looking: the index is not refreshed
     command = ["git", "-C", str(directory), *arguments]
     return subprocess.run(
         command, env=environment, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=GIT_TIMEOUT_S

@@ -46,6 +46,7 @@ def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
         "chain": record.chain,
         **_accounts(record, last, events),
         "sync": _sync(registry, run),
+        "ledger": _ledger(registry, run),
         "evaluation": _evaluation(newest),
         "best_evaluation": _evaluation(best),
         "checkpoints": [{"name": c.name, "update": c.update, "best": c.best} for c in checkpoints],
@@ -86,6 +87,12 @@ def _sync(registry: RunRegistry, run: str) -> dict[str, int]:
         "ranks_lost": tally.ranks_lost,
         "ranks_quarantined": tally.ranks_quarantined,
     }
+
+
+def _ledger(registry: RunRegistry, run: str) -> dict[str, Any]:
+    """What the run can be made again from: fragments by fate, and about how many bytes that takes."""
+    tally = registry.ledger_tally(run)
+    return {"made": tally.made, "trained": tally.trained, "dropped": tally.dropped, "bytes": tally.num_bytes}
 
 
 def report_lines(report: Mapping[str, Any]) -> list[str]:

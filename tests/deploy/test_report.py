@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from common.runs import RunRegistry
+from common.runs_ledger import BYTES_PER_FRAGMENT
 from deploy.report import report_lines, run_report
+from tests.common.test_ledger import dropped, fragment
 from tests.deploy.test_sync_tally import failed, mismatch, row
 
 EVENTS = [
@@ -54,6 +56,16 @@ def test_a_report_tells_ranks_chain_and_what_sync_came_to(registry: RunRegistry)
         "ranks_quarantined": 1,
     }
     json.dumps(report, allow_nan=False)
+
+
+def test_a_report_tells_what_became_of_every_fragment(registry: RunRegistry) -> None:
+    """Counted over the whole ledger; bytes are those it takes, about."""
+    run = run_of(registry, {"ranks": 1})
+    registry.record_updates([row(1)], [fragment(0, 0, 1, decided_in=0), dropped(1, 0, 1), dropped(2, 0, 1)])
+    report = run_report(registry, run)
+    assert report["ledger"] == {"made": 3, "trained": 1, "dropped": {"stale": 2}, "bytes": 3 * BYTES_PER_FRAGMENT}
+    (line,) = [line for line in report_lines(report) if line.startswith("ledger")]
+    assert line.endswith("made 3, trained 1, dropped stale 2, bytes 114")
 
 
 def test_a_run_of_a_truestep_without_ranks_had_one(registry: RunRegistry) -> None:
