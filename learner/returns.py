@@ -109,8 +109,9 @@ def vtrace(
     delta = np.minimum(weight, rho_clip) * error
     trace = discount * lambda_ * np.minimum(weight, c_clip)
     excess = np.zeros((len(delta) + 1, delta.shape[1]))  # vs - V; the last row has no more than its V
-    for t in range(len(delta) - 1, -1, -1):
-        excess[t] = delta[t] + np.where(carries[t], trace[t] * excess[t + 1], 0.0)
-    ahead = np.where(carries, discount * lambda_ * excess[1:], 0.0)
-    advantage = np.minimum(weight, pg_rho_clip) * (error + ahead)
+    with np.errstate(invalid="ignore"):  # an infinity that is cut off may meet a trace of 0
+        for t in range(len(delta) - 1, -1, -1):
+            excess[t] = delta[t] + np.where(carries[t], trace[t] * excess[t + 1], 0.0)
+        ahead = np.where(carries, discount * lambda_ * excess[1:], 0.0)
+        advantage = np.minimum(weight, pg_rho_clip) * (error + ahead)
     return VTrace(target=value64[:-1] + excess[:-1], advantage=advantage)

@@ -1,8 +1,9 @@
 """Fragments as sequences: tensors to unroll a network over, beside `batches` the only place that crosses to a device.
 
 Nothing is copied or joined on a CPU: the tensors are views of the frames as they came, whole fragments or blocks of
-their lanes. Rows that are neither transitions nor observations to bootstrap from may hold anything; only where a
-fragment has some they are cleared, in copies, since in a backward pass 0 times NaN is NaN.
+their lanes. Rows that are neither transitions nor bootstrapped from may hold anything; they go through the network with
+the others and are chosen away behind it. Only what is not finite there is cleared, in a copy: in a backward pass 0
+times NaN is NaN.
 """
 
 from __future__ import annotations
@@ -86,18 +87,17 @@ def sequences_of(accepted: Accepted, device: torch.device, staleness_exponent: f
 
 
 def _sound_observation(fragment: Fragment) -> dict[str, NDArray[Any]]:
-    """Observations, those of floating dtype cleared where nothing depends on them."""
-    needed = np.zeros((len(fragment.valid) + 1, fragment.valid.shape[1]), bool)
-    needed[:-1] = fragment.valid
-    needed[1:] |= fragment.valid.astype(bool)
-    if needed.all():
-        return fragment.observation
-    return {
-        name: np.where(needed.reshape(*needed.shape, *[1] * (part.ndim - 2)), part, np.zeros((), part.dtype))
-        if part.dtype.kind == "f"
-        else part
-        for name, part in fragment.observation.items()
-    }
+    """Observations in which everything is finite that nothing depends on; copied only where it was not."""
+    idle = fragment.valid == 0
+    unused = np.ones((len(idle) + 1, idle.shape[1]), bool)
+    unused[:-1] = idle
+    unused[1:] &= idle
+    sound = dict(fragment.observation)
+    for name, part in fragment.observation.items():
+        if part.dtype.kind == "f" and not np.isfinite(part[unused]).all():
+            sound[name] = part.copy()
+            sound[name][unused] = 0.0
+    return sound
 
 
 class _Lent:

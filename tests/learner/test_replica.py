@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,23 +14,24 @@ from learner.optimiser import Optimiser, OptimiserConfig
 from learner.parallel.digests import CHUNK_ELEMENTS
 from learner.parallel.faults import flip_bit
 from learner.replica import Replica
+from learner.target import TargetNetwork
 
 
 class Lab:
     """Parameters "front" (a chunk and a half) and "rear" (100 elements), two steps into training."""
 
     def __init__(self) -> None:
-        model = nn.ParameterDict(
-            {
-                "front": nn.Parameter(torch.linspace(-1.0, 1.0, CHUNK_ELEMENTS * 3 // 2)),
-                "rear": nn.Parameter(torch.ones(100)),
-            }
-        )
-        self.parameters = FlatParameters(model, trainable=True)
+        self.parameters = FlatParameters(self.model(), trainable=True)
         self.optimiser = Optimiser(OptimiserConfig(learning_rate=0.1), self.parameters)
         self.replica = Replica(self.parameters, self.optimiser)
         for _ in range(2):
             self.step()
+
+    @staticmethod
+    def model() -> Any:
+        """Fresh parameters."""
+        front, rear = torch.linspace(-1.0, 1.0, CHUNK_ELEMENTS * 3 // 2), torch.ones(100)
+        return nn.ParameterDict({"front": nn.Parameter(front), "rear": nn.Parameter(rear)})
 
     def step(self) -> None:
         """Along a gradient that is another everywhere."""
@@ -103,6 +106,22 @@ def test_a_difference_is_located(which: int, element: int, chunk: int, names: tu
     assert np.flatnonzero(before != replicated.chunk_digests()).tolist() == [chunk]
     assert replicated.names([chunk]) == names
     assert replicated.digest != lab.replica.digest(b"")
+
+
+def test_a_target_network_is_part_of_it() -> None:
+    """Its bits are in the digest, it goes back with the rest, and a difference in it has the parameters' names."""
+    lab = Lab()
+    target = TargetNetwork(lab.model(), lab.parameters, every=1)
+    replica = Replica(lab.parameters, lab.optimiser, target)
+    replica.back_up()
+    before, replicated = replica.digest(b""), replica.replicated(b"")
+    chunks = replicated.chunk_digests()
+    flip_bit(target.vector, CHUNK_ELEMENTS, 0)
+    assert replica.digest(b"") != before == replicated.digest
+    assert np.flatnonzero(chunks != replicated.chunk_digests()).tolist() == [8]
+    assert (replicated.names([8]), replicated.names([7]), replicated.names([6])) == (("front", "rear"), ("front",), ())
+    replica.restore()
+    assert replica.digest(b"") == before
 
 
 def test_parameters_have_a_digest_each() -> None:
