@@ -153,7 +153,23 @@ class Drill:
     json: Json = False
 
 
-Command = Train | Resume | Evaluate | Runs | Show | Compare | Reproduce | Drill
+@dataclass(frozen=True, kw_only=True)
+class CheckEnv:
+    """Find out whether an environment keeps its contract, and how fast it is. Exit code 1: a contract is broken."""
+
+    env: EnvId
+    lanes: int = 2
+    """Environments that are played at once."""
+    ticks: int = 500
+    """Steps of each."""
+    seed: int = 0
+    """Of everything that is drawn."""
+    set_: Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")] = ()
+    """Any value of the environment, as in --set env.kwargs.gravity=9.8; may be repeated."""
+    json: Json = False
+
+
+Command = Train | Resume | Evaluate | Runs | Show | Compare | Reproduce | Drill | CheckEnv
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -167,6 +183,7 @@ def main(arguments: list[str] | None = None) -> None:
         "compare": Compare,
         "reproduce": Reproduce,
         "drill": Drill,
+        "check": CheckEnv,
     }
     command = tyro.extras.subcommand_cli_from_dict(commands, prog="truestep", description=__doc__, args=arguments)
     sys.exit(run_command(command))

@@ -16,6 +16,7 @@ from common.clock import MonotonicClock
 from common.errors import EXIT_FAILED, EXIT_FINISHED, ConfigError
 from deploy import cli
 from deploy.bisect import Trial, bisect, bisection_lines
+from deploy.check_command import check_environment
 from deploy.compare import compare_runs, comparison_lines
 from deploy.config import RunConfig, merge, parse_config, read_toml, recipe, setting
 from deploy.display import Display, Lines, Terminal, duration
@@ -50,6 +51,8 @@ def carry_out(command: cli.Command) -> int:
             return _reproduce(command)
         case cli.Drill():
             return _drill(command)
+        case cli.CheckEnv():
+            return check_environment(command)
         case other:
             assert_never(other)
 

@@ -58,7 +58,7 @@ def make_lanes(
         raise ConfigError("number of lanes", got=num_lanes, allowed="at least 1")
     spec = find_spec(config)
     own = uses_entry_point(config, spec)
-    seat = _seat(config, own, streams=streams, role=role, index=index, incarnation=incarnation, who=who)
+    seat = seat_of(config, own, streams=streams, role=role, index=index, incarnation=incarnation, who=who)
     proof = partial(prove_restorable, config, streams=streams, who=who)
     if own:
         return _vector_lanes(config, spec, num_lanes, seat, proof)
@@ -77,9 +77,9 @@ def read_specs(config: EnvConfig, clock: Clock | None = None) -> tuple[SpaceSpec
         report.phase("construct", config.construct_deadline_s)
         spec = find_spec(config)
         own = uses_entry_point(config, spec)
-        seat = _seat(config, own, streams=Streams(0), role=Role.DRIVER, index=0, incarnation=0, who=DRIVER)
+        seat = seat_of(config, own, streams=Streams(0), role=Role.DRIVER, index=0, incarnation=0, who=DRIVER)
         if not own:
-            recipe = _recipe(config, spec, seat, before_close=lambda: report.phase("close", config.step_deadline_s))
+            recipe = read_recipe(config, spec, seat, before_close=lambda: report.phase("close", config.step_deadline_s))
             report.fact((recipe.reader.spec, recipe.writer.spec))
             return
         lanes = _vector_lanes(config, spec, 1, seat, _no_proof)
@@ -104,7 +104,7 @@ def prove_restorable(
     """
     spec = find_spec(config)
     own = uses_entry_point(config, spec)
-    seat = _seat(config, own, streams=streams, role=Role.CHECKER, index=0, incarnation=0, who=f"{who} (proof)")
+    seat = seat_of(config, own, streams=streams, role=Role.CHECKER, index=0, incarnation=0, who=f"{who} (proof)")
 
     vectorised = _vectorised(config)
 
@@ -116,7 +116,7 @@ def prove_restorable(
     return prove(make, streams, clock or MonotonicClock())
 
 
-def _seat(
+def seat_of(
     config: EnvConfig, own: bool, *, streams: Streams, role: Role, index: int, incarnation: int, who: str
 ) -> Seat:
     """That of lane 0, or of all lanes of an environment that vectorises itself."""
@@ -173,7 +173,7 @@ def _wrapped_lanes(
     *,
     recording: bool = False,
 ) -> WrappedLanes:
-    recipe = _recipe(config, spec, seat)
+    recipe = read_recipe(config, spec, seat)
     makers = [_lane_maker(replace(seat, lane=lane), recipe, os.getpid()) for lane in range(num_lanes)]
     port: Port
     if vectorised == "sync":
@@ -190,7 +190,7 @@ def _wrapped_lanes(
     return lanes
 
 
-def _recipe(
+def read_recipe(
     config: EnvConfig, spec: EnvSpec, seat: Seat, before_close: Callable[[], None] = lambda: None
 ) -> LaneRecipe:
     """Read the spaces off a first environment, which is closed again."""
