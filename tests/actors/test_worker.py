@@ -81,9 +81,17 @@ ENVIRONMENTS = {
 EVERY = pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
 
 
-def config_of(env: EnvConfig, *, lanes: int = 3, actor: int = 0, incarnation: int = 0) -> ActorConfig:
+EITHER_CORE = pytest.mark.parametrize("core", ["none", "lstm"])
+
+
+def config_of(
+    env: EnvConfig, *, lanes: int = 3, actor: int = 0, incarnation: int = 0, core: Any = "none"
+) -> ActorConfig:
     observation, action = read_specs(env)
-    layout = FragmentLayout(num_rows=ROWS, num_lanes=lanes, observation=observation, action=action)
+    net = NetConfig(hidden=(8,), core=core, core_size=5)
+    layout = FragmentLayout(
+        num_rows=ROWS, num_lanes=lanes, observation=observation, action=action, state_size=net.state_size
+    )
     return ActorConfig(
         run="test",
         seed=7,
@@ -91,7 +99,7 @@ def config_of(env: EnvConfig, *, lanes: int = 3, actor: int = 0, incarnation: in
         incarnation=incarnation,
         lease="lease",
         env=env,
-        net=NetConfig(hidden=(8,)),
+        net=net,
         layout=layout,
     )
 
@@ -137,10 +145,11 @@ def closed_after() -> Any:
 # ---- snapshots -----------------------------------------------------------------------------------------------------
 
 
+@EITHER_CORE
 @EVERY
-def test_a_worker_started_from_a_snapshot_goes_on_bit_for_bit(env: EnvConfig) -> None:
+def test_a_worker_started_from_a_snapshot_goes_on_bit_for_bit(env: EnvConfig, core: str) -> None:
     """The next fragments' documents are equal in every byte, over new weights, whatever drew globally between."""
-    config = config_of(env)
+    config = config_of(env, core=core)
     unbroken = Actor(config)
     for update in range(2):
         unbroken.collect(update)
@@ -156,10 +165,11 @@ def test_a_worker_started_from_a_snapshot_goes_on_bit_for_bit(env: EnvConfig) ->
     assert unbroken.worker.snapshot() == restored.worker.snapshot()
 
 
+@EITHER_CORE
 @EVERY
-def test_an_evaluation_disturbs_no_training_stream(env: EnvConfig) -> None:
+def test_an_evaluation_disturbs_no_training_stream(env: EnvConfig, core: str) -> None:
     """Fragments after an evaluation are those of a worker that never evaluated; so is a snapshot."""
-    config = config_of(env)
+    config = config_of(env, core=core)
     evaluating, plain = Actor(config), Actor(config)
     for update in range(3):
         assert evaluating.collect(update) == plain.collect(update)
