@@ -12,6 +12,7 @@ whose predecessor was invalid, i.e. after the final observation of an episode, n
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ CoreKind = Literal["lstm", "gru"]
 Parts = tuple[Tensor, ...]
 
 
-class Core(nn.Module):
+class Core(nn.Module, ABC):
     """A recurrent layer of H units over I features; a kind is its `addends` and its `cell`.
 
     Args:
@@ -49,13 +50,13 @@ class Core(nn.Module):
         self.bias = nn.Parameter(torch.zeros(self.num_gates * size))
         self._blocks = [block * size for block in products]
 
+    @abstractmethod
     def addends(self, features: Tensor) -> Parts:
         """What needs no state, [N, I] to [N, ...] each: first what each product is added to, then whatever else."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cell(self, sums: Parts, others: Parts, parts: Parts) -> Parts:
         """One row: the sums, the addends that belong to no product, the state before it; the state after it."""
-        raise NotImplementedError
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One tick of features [B, I]: output [B, H] and the next state [B, S]."""

@@ -15,7 +15,7 @@ from actors.worker import ActorConfig, ActorWorker, CollectOrder, EvaluateOrder
 from common.clock import ManualClock
 from common.fragment import FragmentLayout
 from common.nets import NetConfig
-from learner.algorithms.appo import AppoConfig
+from learner.algorithms.impala import ImpalaConfig
 from learner.rank import LearnerRank
 from learner.reports import UpdateOrder
 from tests.learner.test_rank import alone
@@ -43,7 +43,7 @@ gymnasium.register("truestep-tests/Cue-v0", entry_point=CueEnv)
 
 
 def learnt(core: Any, updates: int) -> float:
-    """Greedy mean return after some updates of APPO from one actor."""
+    """Greedy mean return after some updates of IMPALA from one actor, in each of which both agree on what was acted."""
     net = NetConfig(hidden=(16,), core=core, core_size=32)
     layout = FragmentLayout(
         num_rows=33,
@@ -53,7 +53,7 @@ def learnt(core: Any, updates: int) -> float:
         state_size=net.state_size,
     )
     rank: LearnerRank = alone(
-        replace(rank_config(layout, learning_rate=5e-3), net=net, algorithm=AppoConfig(discount=0.95))
+        replace(rank_config(layout, learning_rate=1e-2), net=net, algorithm=ImpalaConfig(discount=0.95))
     )
     env = EnvConfig(id="truestep-tests/Cue-v0", vectorise="sync")
     actor = ActorConfig(run="test", seed=7, actor=0, incarnation=0, lease="lease", env=env, net=net, layout=layout)
@@ -62,7 +62,8 @@ def learnt(core: Any, updates: int) -> float:
     weights: Any = rank.publish(version=0, term=0)
     for update in range(updates):
         frame, _ = worker.collect(CollectOrder(update=update, term=0, version=update), weights)
-        _, weights = rank.update(UpdateOrder(update=update, term=0, publish_as=update + 1), [frame.copy()])
+        report, weights = rank.update(UpdateOrder(update=update, term=0, publish_as=update + 1), [frame.copy()])
+        assert report.statistics["approximate_kl"] < 1e-6
     mean = worker.evaluate(EvaluateOrder(update=updates, episodes=64, final=True), weights).mean
     worker.close()
     return mean
@@ -70,10 +71,10 @@ def learnt(core: Any, updates: int) -> float:
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_a_cue_of_the_first_tick_is_acted_on_at_the_fifth(core: str) -> None:
-    """Every greedy episode earns its reward after 25 updates."""
-    assert learnt(core, 25) == 1.0
+    """Every greedy episode earns its reward after 40 updates."""
+    assert learnt(core, 40) == 1.0
 
 
 def test_without_memory_the_cue_is_guessed() -> None:
     """The environment does need memory: a feed-forward policy stays near a half."""
-    assert learnt("none", 25) < 0.8
+    assert learnt("none", 40) < 0.8
