@@ -148,6 +148,7 @@ class FragmentSummary:
         policy_ns: spent in the policy's forward passes.
         env_ns: spent in the environments.
         gc_pause_ns: each pause of the garbage collector while collecting.
+        digest: of the arrays, without the header: the same whenever the same fragment is made again.
         metrics_port: where the actor serves `/metrics`; 0 if it does not.
     """
 
@@ -169,6 +170,7 @@ class FragmentSummary:
     env_ns: int
     gc_pause_ns: tuple[int, ...]
     metrics_port: int = 0
+    digest: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -223,6 +225,10 @@ class FragmentBuffer:
     def num_bytes(self) -> int:
         """Bytes of the sealed document."""
         return self._frame.num_bytes
+
+    def digest(self) -> int:
+        """Of the arrays as they are, 63 bits of xxh3-64: a run registry's integers have a sign."""
+        return self._frame.payload_digest() >> 1
 
     def seal(self, header: FragmentHeader) -> NDArray[np.uint8]:
         """The document, a view that the next seal overwrites.

@@ -170,6 +170,10 @@ class FrameBuffer:
         """Bytes of the whole document."""
         return self._document.size
 
+    def payload_digest(self) -> int:
+        """xxh3-64 of the arrays as they are, with the zeros between them; not of the header."""
+        return xxhash.xxh3_64_intdigest(self._view[self._payload_start : -_DIGEST.size])
+
     def seal(self, header: Mapping[str, Any]) -> NDArray[np.uint8]:
         """Write `header` (plain values) and the digest, and return the document: a view, not a copy.
 

@@ -25,8 +25,9 @@ class LedgerFragment:
         num_valid: its valid transitions.
         digest: of its arrays, 63 bits (not of its header, which bears times and leases); 0 where it is not known.
         decided_in: term of the update below.
-        update: number of the update (from 1, as updates are recorded) that it was trained in, or that was being
-            composed when it was dropped.
+        update: number of the update (from 1, as updates are recorded) that it was trained in, or of the last one that
+            the learner had been told when it was dropped. A fragment may be dropped, and be decided on again after a
+            resume from a cut that it is part of: the later decision holds.
         place: its index among the fragments of that update; -1 if it was dropped.
         fate: TRAINED, or the reason for which it was dropped.
     """

@@ -25,8 +25,11 @@ from deploy.conductor.messages import (
     Event,
     Fatal,
     FragmentMade,
+    OfferWeights,
     SnapshotActor,
     StartActor,
+    StopActor,
+    WeightsHeld,
 )
 from deploy.engines import EngineCommand
 from deploy.inline_ranks import InlineRanks
@@ -61,7 +64,7 @@ class InlineEngine:
         return None
 
     def _do(self, command: EngineCommand) -> list[Event]:
-        if not isinstance(command, StartActor | Collect | SnapshotActor | Evaluate):
+        if not isinstance(command, ActorCommand):
             return self._ranks.carry_out(command)
         try:
             event = self._do_as_actor(command)
@@ -83,11 +86,17 @@ class InlineEngine:
             self._workers.pop(command.actor, None)
             return ActorLost(actor=command.actor, lease=lease, cause=str(error), detail=error.detail)
 
-    def _act(self, command: ActorCommand, lease: str) -> Event:
+    def _act(self, command: ActorCommand, lease: str) -> Event | None:
         if isinstance(command, StartActor):
             return self._start_actor(command, lease)
         worker = self._workers[command.actor][1]
         match command:
+            case StopActor():
+                del self._workers[command.actor]
+                worker.close()
+                return None
+            case OfferWeights():
+                return WeightsHeld(actor=command.actor, lease=lease, version=worker.offer(command.weights))
             case Collect():
                 order = CollectOrder(update=command.update, term=command.term, version=command.version)
                 frame, summary = worker.collect(order, command.weights)

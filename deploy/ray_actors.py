@@ -22,8 +22,11 @@ from deploy.conductor.messages import (
     Event,
     Fatal,
     FragmentMade,
+    OfferWeights,
     SnapshotActor,
     StartActor,
+    StopActor,
+    WeightsHeld,
 )
 from deploy.ray_calls import Failure, Process, Processes
 from deploy.ray_processes import ActorProcess, ProcessSetup
@@ -47,7 +50,9 @@ class RayActors:
         self._calls = processes.calls
         self._last_words = last_words
         self._deadlines = composition.config.deadlines
-        self._class: Any = ray.remote(ActorProcess)
+        self._stopping: set[str] = set()
+        remote: Any = ray.remote
+        self._class: Any = remote(concurrency_groups={"control": 1})(ActorProcess)  # offers are taken while it collects
 
     def carry_out(self, command: ActorCommand) -> None:
         """Begin a command; one to an actor that is lost is dropped."""
@@ -86,17 +91,27 @@ class RayActors:
         reference = process.handle.start.remote(command.snapshot)
         self._calls.expect(process, reference, "start", self._deadlines.start_s, started)
 
-    def _tell(self, process: Process, command: Collect | SnapshotActor | Evaluate) -> None:
-        deadlines, handle, lease, update = self._deadlines, process.handle, process.lease, command.update
+    def _tell(self, process: Process, command: StopActor | OfferWeights | Collect | SnapshotActor | Evaluate) -> None:
+        deadlines, handle, lease = self._deadlines, process.handle, process.lease
         match command:
-            case Collect():
+            case StopActor():
+                self._stop(process)
+            case OfferWeights(actor=actor):
+                self._calls.expect_aside(
+                    process,
+                    handle.offer.remote(command.weights),
+                    f"take version {command.version}",
+                    deadlines.snapshot_s,
+                    lambda got: WeightsHeld(actor=actor, lease=lease, version=got),
+                )
+            case Collect(update=update):
                 order = CollectOrder(update=update, term=command.term, version=command.version)
                 frame, summary = handle.collect.options(num_returns=2).remote(order, command.weights)
                 what = f"collect for update {update}"
                 self._calls.expect(
                     process, summary, what, deadlines.collect_s, lambda got: FragmentMade(summary=got, frame=frame)
                 )
-            case SnapshotActor(actor=actor):
+            case SnapshotActor(actor=actor, update=update):
                 self._calls.expect(
                     process,
                     handle.snapshot.remote(),
@@ -104,7 +119,7 @@ class RayActors:
                     deadlines.snapshot_s,
                     lambda got: ActorSnapshot(actor=actor, lease=lease, update=update, snapshot=got),
                 )
-            case Evaluate(final=final):
+            case Evaluate(final=final, update=update):
                 judged = EvaluateOrder(update=update, episodes=command.episodes, final=final)
                 self._calls.expect(
                     process,
@@ -114,11 +129,24 @@ class RayActors:
                     lambda got: EvaluationMade(update=update, final=final, result=got),
                 )
 
-    def failed(self, failure: Failure) -> Event:
+    def _stop(self, process: Process) -> None:
+        """Its environments are closed, then it ends. Its seat may be taken by another process meanwhile."""
+        self._stopping.add(process.lease)
+        closed = process.handle.close.remote()
+        self._calls.expect(process, closed, "close", CLOSE_S, lambda _: self._stopped(process))
+
+    def _stopped(self, process: Process) -> None:
+        self._stopping.discard(process.lease)
+        self._processes.end(process)
+
+    def failed(self, failure: Failure) -> Event | None:
         """Bad input ends the run; whatever else an actor raises or dies of costs it its process."""
+        process = failure.call.process
+        if process.lease in self._stopping:
+            self._stopped(process)
+            return None
         if isinstance(failure.cause, UserError):
             return Fatal(error=failure.cause)
-        process = failure.call.process
         cause, detail = failure.words()
         self._processes.end(process)
         return ActorLost(actor=process.index, lease=process.lease, cause=cause, detail=detail)

@@ -38,6 +38,7 @@ class Process:
         last_words: file that its watchdog writes before it ends the process.
         presence: None until it has started.
         calls: told and not answered, oldest first.
+        aside: told and not answered, that are worked on whatever else is.
     """
 
     role: Literal["actor", "learner"]
@@ -48,6 +49,7 @@ class Process:
     last_words: Path | None = None
     presence: Presence | None = None
     calls: list[Call] = field(default_factory=list)
+    aside: list[Call] = field(default_factory=list)
 
     @property
     def identity(self) -> ProcessIdentity | None:
@@ -136,6 +138,14 @@ class Calls:
         if len(process.calls) == 1:
             self._attend(process)
 
+    def expect_aside(
+        self, process: Process, reference: Any, what: str, limit_s: float, answered: Callable[[Any], Event | None]
+    ) -> None:
+        """Wait for the answer to a call that does not wait its turn: its time runs at once."""
+        call = Call(process=process, reference=reference, what=what, limit_s=limit_s, answered=answered)
+        process.aside.append(call)
+        self._time(call)
+
     def next_outcome(self, timeout_s: float) -> Event | Failure | None:
         """The event of the next answer, or the next failure; None after `timeout_s` without, or if it has none."""
         if not self._heads:
@@ -145,8 +155,11 @@ class Calls:
         if not ready:
             return self._overdue()
         call = self._heads.pop(ready[0]).call
-        call.process.calls.remove(call)
-        self._attend(call.process)
+        if call in call.process.aside:
+            call.process.aside.remove(call)
+        else:
+            call.process.calls.remove(call)
+            self._attend(call.process)
         try:
             return call.answered(ray.get(call.reference, timeout=FETCH_S))
         except RayError as error:
@@ -161,14 +174,17 @@ class Calls:
 
     def forget(self, process: Process) -> None:
         """Wait for no call of a process any more."""
-        for call in process.calls:
+        for call in (*process.calls, *process.aside):
             self._heads.pop(call.reference, None)
         process.calls.clear()
+        process.aside.clear()
 
     def _attend(self, process: Process) -> None:
         if process.calls:
-            head = process.calls[0]
-            self._heads[head.reference] = _Head(call=head, deadline=Deadline(self._clock, head.limit_s))
+            self._time(process.calls[0])
+
+    def _time(self, call: Call) -> None:
+        self._heads[call.reference] = _Head(call=call, deadline=Deadline(self._clock, call.limit_s))
 
     def _overdue(self) -> Failure | None:
         for head in self._heads.values():

@@ -12,7 +12,7 @@ import ray
 from common.clock import Clock
 from common.metrics import Target
 from deploy.compose import Composition
-from deploy.conductor.messages import Collect, Evaluate, Event, Handle, SnapshotActor, StartActor
+from deploy.conductor.messages import ActorCommand, Event, Handle
 from deploy.engines import EngineCommand
 from deploy.ray_actors import RayActors
 from deploy.ray_calls import FETCH_S, Calls, Failure, Processes
@@ -45,7 +45,7 @@ class RayEngine:
         self._ranks = RayRanks(composition, setup, ranks, num_gpus=gpus_of_a_rank)
 
     def carry_out(self, command: EngineCommand) -> None:
-        if isinstance(command, StartActor | Collect | SnapshotActor | Evaluate):
+        if isinstance(command, ActorCommand):
             self._actors.carry_out(command)
         else:
             self._ranks.carry_out(command)

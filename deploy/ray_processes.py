@@ -137,6 +137,11 @@ class ActorProcess:
         presence, self._server = start_serving(self._setup, registry, self._config.who)
         return facts, presence
 
+    @ray.method(concurrency_group="control")
+    def offer(self, weights: Any) -> int:
+        """Take newer weights, while a fragment is being made; returns their version."""
+        return self._worker.offer(weights)
+
     def collect(self, order: CollectOrder, weights: Any) -> tuple[NDArray[np.uint8], FragmentSummary]:
         """One fragment: its frame goes to the object store, its summary to the driver."""
         self._setup.drill.before_collect(self._config.actor, order.update, self._clock)

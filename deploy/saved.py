@@ -18,8 +18,8 @@ from deploy.conductor.messages import Cut, Handle, Held, SeatState
 from deploy.engines import Engine
 from learner.state import LearnerState
 
-SCHEMA = 2
-READABLE = (1, SCHEMA)  # 1 knows no chain and no rollbacks: none had happened
+SCHEMA = 3
+READABLE = (1, 2, SCHEMA)  # 1 knows no chain and no rollbacks: none had happened; 2 names frames by update and actor
 MAX_DOCUMENT_BYTES = 4 * 2**30
 
 
@@ -47,9 +47,8 @@ def save_cut(store: CheckpointStore, cut: Cut, engine: Engine) -> CheckpointInfo
     for seat in cut.seats:
         if seat.snapshot is not None:
             documents[f"actor-{seat.actor}"] = seat.snapshot
-    for update, frames in cut.frames.items():
-        for held in frames:
-            documents[f"frame-{update}-{held.summary.actor}"] = engine.get_frame(held.frame)
+    for number, held in enumerate(cut.frames):
+        documents[f"frame-{number}"] = engine.get_frame(held.frame)
     meta = {
         "parameter_digest": cut.parameter_digest,
         "env_steps": cut.env_steps,
@@ -73,7 +72,7 @@ def _conductor(cut: Cut) -> dict[str, Any]:
             {"actor": s.actor, "incarnation": s.incarnation, "restarts": s.restarts, "quarantined": s.quarantined}
             for s in cut.seats
         ],
-        "frames": {str(u): [dataclasses.asdict(h.summary) for h in held] for u, held in cut.frames.items()},
+        "frames": [{"summary": dataclasses.asdict(held.summary), "weights": held.weights} for held in cut.frames],
         "evaluation": _evaluation(cut.evaluation),
         "final_evaluation": _evaluation(cut.final_evaluation),
         "final": cut.final,
@@ -115,7 +114,7 @@ def _read(checkpoint: Checkpoint) -> SavedRun:
         accounts=Accounts(**plain["accounts"]),
         learner=learner,
         seats=tuple(SeatState(**seat, snapshot=documents.get(f"actor-{seat['actor']}")) for seat in plain["seats"]),
-        frames=_frames(plain["frames"], documents),
+        frames=_frames(plain["frames"], documents) if plain["schema"] == SCHEMA else _old_frames(plain, documents),
         evaluation=_read_evaluation(plain["evaluation"]),
         final_evaluation=_read_evaluation(plain["final_evaluation"]),
         final=plain["final"],
@@ -124,12 +123,20 @@ def _read(checkpoint: Checkpoint) -> SavedRun:
     return SavedRun(info=checkpoint.info, learner=learner, cut=cut)
 
 
-def _frames(plain: dict[str, Any], documents: dict[str, bytes]) -> dict[int, tuple[Held, ...]]:
-    frames: dict[int, tuple[Held, ...]] = {}
-    for update, summaries in plain.items():
+def _frames(plain: list[dict[str, Any]], documents: dict[str, bytes]) -> tuple[Held, ...]:
+    return tuple(
+        Held(summary=FragmentSummary(**each["summary"]), frame=documents[f"frame-{number}"], weights=each["weights"])
+        for number, each in enumerate(plain)
+    )
+
+
+def _old_frames(plain: dict[str, Any], documents: dict[str, bytes]) -> tuple[Held, ...]:
+    """Of schemas 1 and 2; which weights made them is not known."""
+    frames: list[Held] = []
+    for update, summaries in sorted(plain["frames"].items(), key=lambda each: int(each[0])):
         held = [FragmentSummary(**summary) for summary in summaries]
-        frames[int(update)] = tuple(Held(summary=s, frame=documents[f"frame-{update}-{s.actor}"]) for s in held)
-    return frames
+        frames += [Held(summary=s, frame=documents[f"frame-{update}-{s.actor}"]) for s in held]
+    return tuple(frames)
 
 
 def _read_evaluation(plain: dict[str, Any] | None) -> EvaluationResult | None:
@@ -138,8 +145,5 @@ def _read_evaluation(plain: dict[str, Any] | None) -> EvaluationResult | None:
 
 def with_frames(cut: Cut, put: Callable[[bytes], Handle]) -> Cut:
     """The cut with its frames as an engine's handles."""
-    frames = {
-        update: tuple(Held(summary=held.summary, frame=put(held.frame)) for held in frames)
-        for update, frames in cut.frames.items()
-    }
+    frames = tuple(dataclasses.replace(held, frame=put(held.frame)) for held in cut.frames)
     return dataclasses.replace(cut, frames=frames)

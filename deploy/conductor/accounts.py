@@ -8,9 +8,23 @@ from typing import Any
 from common.fragment import FragmentSummary
 
 SKIPPED = "skipped"  # every gradient step of the update was skipped for a non-finite gradient
+STALE = "stale"  # its weights were further behind the update than the run allows
 OLD_LEASE = "old_lease"  # made by a process that is no longer the actor
 OLD_TERM = "old_term"  # ordered before a rollback, arrived after it
 ROLLED_BACK = "rolled_back"  # trained in updates that a rollback has undone, or waiting when it came
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What became of the transitions of one committed update.
+
+    Attributes:
+        trained: trained on.
+        dropped: refused or skipped, by reason.
+    """
+
+    trained: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +75,12 @@ class Accounts:
         """Count transitions that will not be trained on."""
         if transitions:
             self.dropped[reason] = self.dropped.get(reason, 0) + transitions
+
+    def settle(self, settlement: Settlement) -> None:
+        """Count a committed update."""
+        self.trained += settlement.trained
+        for reason, transitions in settlement.dropped.items():
+            self.drop(reason, transitions)
 
     def undo(self, *, trained: int, updates: int, steps: int) -> None:
         """A rollback: `updates` committed updates of `steps` steps, `trained` of them trained on, never happened."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from actors.evaluate import EvaluationResult
-from deploy.conductor.accounts import Accounts
 from deploy.conductor.collection import Collection
 from deploy.conductor.cuts import Cuts
+from deploy.conductor.fates import Fates
 from deploy.conductor.learners import Learners
 from deploy.conductor.messages import LearnerSnapshot, Note, SnapshotLearner, WriteCheckpoint
 from deploy.conductor.plan import Plan
@@ -20,7 +20,7 @@ class Checkpointing:
 
     Args:
         plan: when to cut.
-        progress, accounts, cuts, collection, learners: of the run.
+        progress, cuts, collection, learners: of the run.
         judged: the evaluation of the weights that the run begins with, if there is one.
 
     Attributes:
@@ -31,7 +31,6 @@ class Checkpointing:
         self,
         plan: Plan,
         progress: Progress,
-        accounts: Accounts,
         cuts: Cuts,
         collection: Collection,
         learners: Learners,
@@ -41,11 +40,11 @@ class Checkpointing:
         self.safe: SafePoint | None = None
         self._plan = plan
         self._progress = progress
-        self._accounts = accounts
         self._cuts = cuts
         self._collection = collection
         self._learners = learners
         self._judged = judged
+        self._newest_judged: tuple[int, EvaluationResult | None] = (progress.committed, judged)
         self._began_at = self._last = progress.committed
 
     def open_if_due(self, final: int | None) -> None:
@@ -62,22 +61,30 @@ class Checkpointing:
     def open(self, update: int) -> None:
         """Begin the cut after `update` updates."""
         self._last = max(self._last, update)
-        later = range(update, update + self._plan.policy_lag)
-        cut = self._cuts.open(update, {j: self._collection.fragments.of(j) for j in later})
-        if self._plan.evaluates(update) and update > self._began_at:
+        cut = self._collection.open_cut(update)
+        judged_at, judged = self._newest_judged
+        if update == judged_at:
+            cut.evaluations[False] = judged
+        elif self._plan.evaluates(update) and update > self._began_at:
             cut.evaluations_due.add(False)
-        elif update == self._began_at:
-            cut.evaluations[False] = self._judged
         if self._progress.committed == update:
             self.commit()
+
+    def judge(self, update: int, *, final: bool, result: EvaluationResult | None) -> None:
+        """An evaluation was made, or given up. Its cut may be opened, or opened again as the last one, only later."""
+        cut = self._cuts.get(update)
+        if cut is not None:
+            cut.evaluations[final] = result
+        if not final:
+            self._newest_judged = (update, result)
 
     def commit(self) -> None:
         """An update is committed; if a cut follows it, it is of this moment."""
         progress = self._progress
         cut = self._cuts.get(progress.committed)
-        if cut is None or cut.accounts is not None:
+        if cut is None or cut.committed:
             return
-        cut.accounts = self._accounts.copy()
+        cut.committed = True
         cut.term, cut.version = progress.term, progress.version
         cut.env_steps, cut.parameter_digest, cut.chain = progress.env_steps, progress.parameter_digest, progress.chain
 
@@ -122,13 +129,14 @@ class Checkpointing:
         cut = self._cuts.get(update)
         return cut is not None and cut.learner is not None
 
-    def write(self) -> Iterator[WriteCheckpoint]:
+    def write(self, fates: Fates) -> Iterator[WriteCheckpoint]:
         """Hand over what is complete; a rollback goes no further back than there."""
         for cut in self._cuts.complete(self._collection.seats):
             self.safe = SafePoint.of(cut)
-            yield WriteCheckpoint(cut=cut)
+            yield WriteCheckpoint(cut=cut, ledger=fates.take())
 
     def return_to(self, safe: SafePoint) -> None:
         """A rollback: begin again there. Cuts in the making have been given up."""
         self._judged = safe.evaluation
+        self._newest_judged = (safe.update, safe.evaluation)
         self._began_at = self._last = safe.update

@@ -7,64 +7,75 @@ from collections.abc import Iterator
 from common.errors import EnvironmentFault
 from deploy.conductor.accounts import OLD_LEASE, OLD_TERM, ROLLED_BACK, Accounts
 from deploy.conductor.cuts import CutInProgress, Cuts
-from deploy.conductor.fragments import Fragments
+from deploy.conductor.fates import Fates
 from deploy.conductor.messages import (
     ActorCommand,
     ActorLost,
     ActorSnapshot,
     ActorStarted,
-    Collect,
     Cut,
     FragmentMade,
     Held,
     Note,
     SnapshotActor,
     StartActor,
+    WeightsHeld,
 )
 from deploy.conductor.plan import Plan
-from deploy.conductor.progress import Publications
-from deploy.conductor.seats import Seat, SeatStatus, ToldCollect
+from deploy.conductor.policies.policy import Moment, Policy
+from deploy.conductor.progress import Progress, Publications
+from deploy.conductor.seats import Seat, SeatStatus
 
 
 class Collection:
-    """Seats, and the fragments that wait for their update.
+    """Seats, and fragments between their actor and the commit of their update.
 
     Args:
         plan: what to do.
-        accounts: of the run, kept up here.
-        cuts: of the run; told of every fragment and every loss.
+        policy: who collects what, and which fragments make an update.
+        progress, accounts, cuts, weights, fates: of the run.
 
     Attributes:
-        seats: every actor, by index.
-        fragments: in hand and issued.
+        seats: every actor that there may be, by index.
         floor: the update at which the term began: no weights of an earlier one act.
     """
 
-    def __init__(self, plan: Plan, accounts: Accounts, cuts: Cuts) -> None:
-        self.seats = [Seat(actor=actor) for actor in range(plan.num_actors)]
-        self.fragments = Fragments()
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Policy,
+        progress: Progress,
+        accounts: Accounts,
+        cuts: Cuts,
+        weights: Publications,
+        fates: Fates,
+    ) -> None:
+        self.seats = [Seat(actor=actor) for actor in range(plan.num_seats)]
         self.floor = 0
         self._plan = plan
+        self._policy = policy
+        self._progress = progress
         self._accounts = accounts
         self._cuts = cuts
+        self._weights = weights
+        self._fates = fates
+        self._issued: dict[int, tuple[Held, ...]] = {}
         self._snapshots: dict[int, bytes | None] = {}
 
     def take_up(self, cut: Cut) -> None:
         """Go on from a cut: its fragments are in hand, its actors stand behind them."""
-        for frames in cut.frames.values():
-            for held in frames:
-                self.fragments.add(held)
-        for state in cut.seats:
+        for state in cut.seats[: len(self.seats)]:
             seat = self.seats[state.actor]
             seat.restarts = state.restarts
-            seat.next_collect = cut.update + self._plan.policy_lag
             seat.incarnation = state.incarnation + (state.snapshot is None)
             if state.quarantined:
                 seat.status = SeatStatus.QUARANTINED
             self._snapshots[state.actor] = state.snapshot
+        self._policy.resume(cut, self.seats)
 
     def begin(self) -> Iterator[StartActor | Note]:
-        """Every actor starts that is not given up."""
+        """Every actor starts that is wanted and not given up."""
+        self._policy.begin(self.seats)
         for seat in self.seats:
             if not seat.live:
                 continue
@@ -74,9 +85,13 @@ class Collection:
                 yield Note(kind="ACTOR_NOT_RESTORED", data={"actor": seat.actor, "new": seat.incarnation})
 
     @property
-    def told(self) -> int:
-        """How many collects have been told to the seat that was told most."""
-        return max(seat.next_collect for seat in self.seats)
+    def steps_issued(self) -> int:
+        """Valid transitions that are with the learner."""
+        return sum(held.summary.num_valid for group in self._issued.values() for held in group)
+
+    def stop_at(self) -> int:
+        """The first update after which the run can end, once somebody asks."""
+        return self._policy.stop_at(self._progress.issued, self.seats)
 
     def words(self) -> list[str]:
         """What is awaited of which actor."""
@@ -86,7 +101,8 @@ class Collection:
             for seat in self.seats
             if seat.outstanding
         ]
-        return starting + collecting
+        verifying = [f"actor {seat.actor} to take version {seat.offered}" for seat in self.seats if seat.offered >= 0]
+        return starting + collecting + verifying
 
     def holds_lease(self, actor: int, lease: str) -> bool:
         """Whether `lease` can be that of the actor's present process."""
@@ -98,11 +114,17 @@ class Collection:
         """A process has taken its seat."""
         self.seats[event.actor].begin(event.lease)
 
-    def take_fragment(self, event: FragmentMade, *, term: int) -> Iterator[Note]:
+    def take_weights(self, event: WeightsHeld) -> None:
+        """An actor holds a version."""
+        seat = self.seats[event.actor]
+        if event.lease == seat.lease:
+            seat.holds, seat.offered = event.version, -1
+
+    def take_fragment(self, event: FragmentMade) -> Iterator[Note]:
         """A fragment has arrived; only the one that is awaited of its actor in this term is kept."""
-        summary = event.summary
+        summary, term = event.summary, self._progress.term
         seat = self.seats[summary.actor]
-        held = Held(summary=summary, frame=event.frame)
+        held = Held(summary=summary, frame=event.frame, weights=self._weights.contained(summary.version))
         self._accounts.produce(summary)
         if summary.lease != seat.lease or not seat.awaits(summary.term, summary.update):
             yield self._refuse(held, OLD_LEASE)
@@ -113,13 +135,16 @@ class Collection:
                 cut.drop(held, OLD_TERM)
             yield self._refuse(held, OLD_TERM)
             return
-        self.fragments.add(held)
+        self._policy.add(held)
         for cut in self._cuts.unwritten:
             cut.receive(held)
 
     def _refuse(self, held: Held, reason: str) -> Note:
         self._accounts.drop(reason, held.summary.num_valid)
-        return Note(kind="FRAGMENT_REFUSED", data={"actor": held.summary.actor, "reason": reason})
+        self._fates.drop(held, reason, term=self._progress.term, issued=self._progress.issued)
+        actor, incarnation, sequence = held.key
+        data = {"actor": actor, "incarnation": incarnation, "sequence": sequence, "reason": reason}
+        return Note(kind="FRAGMENT_REFUSED", data=data)
 
     def take_snapshot(self, event: ActorSnapshot) -> None:
         """An actor's state has arrived; it is part of its cut, unless the process or the cut was given up."""
@@ -130,11 +155,16 @@ class Collection:
         if cut is not None:
             cut.snapshots[seat.actor] = (seat.incarnation, event.snapshot)
 
-    def take_loss(self, event: ActorLost, *, term: int) -> Iterator[StartActor | Note]:
+    def take_loss(self, event: ActorLost) -> Iterator[StartActor | Note]:
         """An actor's present process is gone: another one, or the seat is given up."""
         seat = self.seats[event.actor]
         seat.last_fault = event.cause if not event.detail else f"{event.cause}\n{event.detail}"
-        lost = seat.lose(term=term, max_restarts=self._plan.max_restarts)
+        lost = seat.lose(
+            term=self._progress.term,
+            max_restarts=self._plan.max_restarts,
+            commits=self._progress.committed,
+            window=self._plan.restart_window,
+        )
         self._accounts.fragments_lost += lost
         for cut in self._cuts.unwritten:
             cut.lose(seat.actor, lost)
@@ -158,39 +188,71 @@ class Collection:
 
     # ---- decisions -------------------------------------------------------------------------------------------------
 
-    def tell(self, *, term: int, until: int, weights: Publications) -> Iterator[ActorCommand]:
-        """The next steps of every seat's program, up to the collect before `until`, as far as there are weights."""
-        for seat in self.seats:
+    def tell(self, moment: Moment) -> Iterator[ActorCommand]:
+        """Everything that actors can be told now."""
+        yield from self._policy.staff(self.seats, moment)
+        for seat in sorted(self.seats, key=lambda each: len(each.outstanding)):
             while seat.running:
                 yield from self._tell_snapshots(seat)
-                basis = max(self.floor, seat.next_collect - self._plan.policy_lag)
-                published = weights.get(basis)
-                if seat.next_collect >= until or published is None:
+                command = self._policy.tell(seat, self.seats, moment)
+                if command is None:
                     break
-                version, handle = published
-                update = seat.next_collect
-                seat.outstanding.append(ToldCollect(term, update))
-                yield Collect(actor=seat.actor, update=update, term=term, version=version, weights=handle)
-                seat.next_collect += 1
+                yield command
 
     def _tell_snapshots(self, seat: Seat) -> Iterator[SnapshotActor]:
         for cut in self._cuts.unwritten:
-            due = cut.update + self._plan.policy_lag == seat.next_collect and seat.actor not in cut.snapshots
-            if due and cut.update not in seat.snapshot_told:
+            due = self._policy.snapshot_due(seat, cut.update) and cut.awaits(seat)
+            if due and seat.actor not in cut.snapshots and cut.update not in seat.snapshot_told:
                 seat.snapshot_told.add(cut.update)
                 yield SnapshotActor(actor=seat.actor, update=cut.update)
 
-    def roll_back(self, update: int) -> None:
-        """Begin again at `update`: actors live on, what they have made and are making is dropped."""
-        self._accounts.drop(ROLLED_BACK, self.fragments.give_up())
-        self.floor = update
-        for seat in self.seats:
-            seat.next_collect = update
-        for cut in self._cuts.unwritten:
-            self.give_up_cut(cut)
+    def compose(self, update: int, *, idle: bool) -> Iterator[Note | tuple[Held, ...]]:
+        """What is dropped, and, if there is enough, the fragments of `update`: they go to the learner."""
+        composed = self._policy.compose(update, self.seats, idle=idle)
+        for held, reason in composed.dropped:
+            yield self._refuse(held, reason)
+        if composed.held:
+            self._issued[update] = composed.held
+            yield composed.held
+
+    def commit(self, update: int) -> None:
+        """`update` is committed: nobody needs its fragments any more."""
+        del self._issued[update]
+        self._policy.commit(self.seats, update + 1)
+        self._weights.forget_before(self._oldest_at_work())
+
+    def _oldest_at_work(self) -> int:
+        """The oldest version that a fragment may still bear."""
+        told = [each.version for seat in self.seats for each in seat.outstanding]
+        held = [each for seat in self.seats for each in (seat.holds, seat.offered) if each >= 0]
+        return min((*told, *held, self._progress.version))
+
+    def take_back(self, update: int) -> None:
+        """`update` and what was issued behind it was not made: its fragments are in hand again."""
+        for each in [each for each in self._issued if each >= update]:
+            self._policy.take_back(each, self._issued.pop(each))
+
+    # ---- cuts and rollback -----------------------------------------------------------------------------------------
+
+    def open_cut(self, update: int) -> CutInProgress:
+        """A cut right behind the order for the last of `update` updates."""
+        cut = self._policy.cut(update, self.seats, self._accounts.copy())
+        self._cuts.open(cut)
+        return cut
 
     def give_up_cut(self, cut: CutInProgress) -> None:
         """A cut will never be complete; states of actors that were taken for it are still to come, and not wanted."""
         for seat in self.seats:
             seat.give_up_snapshot(cut.update, arrived=seat.actor in cut.snapshots)
         self._cuts.drop(cut.update)
+
+    def roll_back(self, update: int) -> None:
+        """Begin again at `update`: actors live on, what they have made and are making is dropped."""
+        issued = [held for group in self._issued.values() for held in group]
+        self._issued.clear()
+        for held in (*issued, *self._policy.give_up(update, self.seats)):
+            self._accounts.drop(ROLLED_BACK, held.summary.num_valid)
+            self._fates.drop(held, ROLLED_BACK, term=self._progress.term, issued=update)
+        self.floor = update
+        for cut in self._cuts.unwritten:
+            self.give_up_cut(cut)

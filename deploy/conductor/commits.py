@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from common.errors import RunFailedError
-from deploy.conductor.accounts import SKIPPED, Accounts
+from deploy.conductor.accounts import SKIPPED, Accounts, Settlement
+from deploy.conductor.cuts import Cuts
 from deploy.conductor.ending import Skips
-from deploy.conductor.fragments import Fragments
+from deploy.conductor.fates import Fates
 from deploy.conductor.messages import Held, Note, RecordUpdate
 from deploy.conductor.orders import Order
 from deploy.conductor.plan import Plan
@@ -21,32 +22,38 @@ class Commits:
 
     Args:
         plan: how many updates in a row may commit no step, how often training may be rolled back.
-        progress, accounts, weights, fragments: of the run, kept up here.
+        progress, accounts, cuts, weights, fates: of the run, kept up here.
 
     Attributes:
         rollbacks: so far.
     """
 
     def __init__(
-        self, plan: Plan, progress: Progress, accounts: Accounts, weights: Publications, fragments: Fragments
+        self, plan: Plan, progress: Progress, accounts: Accounts, cuts: Cuts, weights: Publications, fates: Fates
     ) -> None:
         self.rollbacks = Rollbacks(plan.max_rollbacks)
         self._plan = plan
         self._progress = progress
         self._accounts = accounts
         self._weights = weights
-        self._fragments = fragments
+        self._cuts = cuts
+        self._fates = fates
         self._skips = Skips(plan.max_skipped_updates)
 
     def commit(self, order: Order) -> Iterator[RecordUpdate | Note | RunFailedError]:
         """An order that every rank agreed on. An error among what comes out ends the run."""
         report = order.merged()
-        yield from self._count(order.held, report)
-        self._fragments.settle(report.update)
+        yield from self._refusals(order.held, report)
+        settlement = _settlement(order.held, report)
+        self._accounts.settle(settlement)
+        for cut in self._cuts.unwritten:
+            cut.settle(report.update, settlement)
+        self.rollbacks.commit(report.update, trained=settlement.trained)
         self._progress.commit(report, steps=sum(held.summary.num_valid for held in order.held))
         published = None if order.weights is None else (report.version, order.weights)
         self._weights.advance(self._progress.committed, published)
-        yield RecordUpdate(report=report, chain=self._progress.chain)
+        ledger = self._fates.commit(order, report.verdicts, term=report.term)
+        yield RecordUpdate(report=report, chain=self._progress.chain, num_ranks=len(order.ranks), ledger=ledger)
         if report.skipped_steps:
             data = {"update": report.update, "steps": report.skipped_steps, "parameter": report.skipped_at}
             yield Note(kind="STEPS_SKIPPED", data=data)
@@ -54,20 +61,12 @@ class Commits:
         if error is not None:
             yield error
 
-    def _count(self, fragments: tuple[Held, ...], report: UpdateReport) -> Iterator[Note]:
-        trained = 0
+    @staticmethod
+    def _refusals(fragments: tuple[Held, ...], report: UpdateReport) -> Iterator[Note]:
         for held, verdict in zip(fragments, report.verdicts, strict=True):
-            summary = held.summary
             if verdict.refusal:
-                self._accounts.drop(verdict.refusal, summary.num_valid)
-                data = {"actor": summary.actor, "reason": verdict.refusal, "detail": verdict.detail}
+                data = {"actor": held.summary.actor, "reason": verdict.refusal, "detail": verdict.detail}
                 yield Note(kind="FRAGMENT_REFUSED", data=data)
-            elif report.trained:
-                trained += summary.num_valid
-            else:
-                self._accounts.drop(SKIPPED, summary.num_valid)
-        self._accounts.trained += trained
-        self.rollbacks.commit(report.update, trained=trained)
 
     def refuse_rollback(self, reason: str) -> RunFailedError | None:
         """What ends the run, if one more rollback is one too many; else the rollback is counted."""
@@ -90,3 +89,14 @@ class Commits:
         progress.return_to(safe)
         self._weights.clear()
         self._skips.forget()
+
+
+def _settlement(fragments: tuple[Held, ...], report: UpdateReport) -> Settlement:
+    trained, dropped = 0, dict[str, int]()
+    for held, verdict in zip(fragments, report.verdicts, strict=True):
+        reason = verdict.refusal or ("" if report.trained else SKIPPED)
+        if reason:
+            dropped[reason] = dropped.get(reason, 0) + held.summary.num_valid
+        else:
+            trained += held.summary.num_valid
+    return Settlement(trained=trained, dropped=dropped)

@@ -1,21 +1,22 @@
 """The conductor: every decision of a run, as a function of the events so far.
 
-Time does not exist here, so neither can a race: two engines that deliver the same events get the same commands, and
-what an update is made of (which fragments, in which order, by which weights) depends on no arrival order at all.
+Time does not exist here, so neither can a race: two engines that deliver the same events get the same commands.
 
     committed   updates that every rank agreed on
     issued      updates told to the group of ranks (at most two ahead, so the ranks never wait for the driver)
     floor       the update at which the term began: 0, or where the last rollback led to
-    Collect(j)  is told once committed = j - lag, with the weights after max(floor, j - lag) updates
-    Update(j)   is told once every live seat's fragment for j is there, and the group is formed
+
+Who collects what by which weights, and which fragments make an update, is a policy's (`deploy/conductor/policies`):
+synchronous (no order of arrival changes anything), asynchronous (the order of arrival is what is recorded), scripted
+(what was recorded, again).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from actors.evaluate import EvaluationResult
 from common.errors import RunFailedError, TruestepError
+from common.ledger import Script
 from deploy.conductor import rank_notes
 from deploy.conductor.accounts import Accounts
 from deploy.conductor.checkpointing import Checkpointing
@@ -24,6 +25,7 @@ from deploy.conductor.commits import Commits
 from deploy.conductor.cuts import Cuts
 from deploy.conductor.ending import Ending
 from deploy.conductor.evaluations import Evaluations
+from deploy.conductor.fates import Fates
 from deploy.conductor.learners import Learners, RankEvent
 from deploy.conductor.messages import (
     ActorLost,
@@ -39,6 +41,7 @@ from deploy.conductor.messages import (
     FragmentMade,
     GroupJoined,
     Handle,
+    Held,
     JoinFailed,
     LearnerSnapshot,
     LearnerStarted,
@@ -49,10 +52,15 @@ from deploy.conductor.messages import (
     RollBack,
     StateAdopted,
     StopAsked,
+    WeightsHeld,
 )
 from deploy.conductor.orders import Order
 from deploy.conductor.outcomes import Astray, Ended, Joined, Made, Outcome, Voided
 from deploy.conductor.plan import Plan
+from deploy.conductor.policies.asynchronous import Asynchronous
+from deploy.conductor.policies.policy import Moment, Policy
+from deploy.conductor.policies.scripted import Scripted
+from deploy.conductor.policies.synchronous import Synchronous
 from deploy.conductor.progress import Progress, Publications
 from deploy.conductor.ranks import RankSeat
 from deploy.conductor.safe import SafePoint
@@ -60,7 +68,7 @@ from deploy.conductor.seats import Seat
 
 
 class Conductor:
-    """Decides a run of synchronous updates, with a policy lag of 0 or 1.
+    """Decides a run.
 
     Args:
         plan: what to do.
@@ -68,9 +76,11 @@ class Conductor:
         initial: the state that ranks adopt at the start (the learner's of `resumed`, or another run's weights);
             None = each makes its model by the seed.
         resumed: the cut to go on from.
+        script: what is to be made again, instead of a run of its own.
 
     Attributes:
         plan: as given.
+        policy: of collection.
         accounts: where every transition went.
         finish: how the run ended; None while it goes on.
     """
@@ -82,28 +92,31 @@ class Conductor:
         versions: Iterator[int],
         initial: Handle | None = None,
         resumed: Cut | None = None,
+        script: Script | None = None,
     ) -> None:
         self.plan = plan
+        self.policy = policy = _policy(plan, script)
         self.accounts = Accounts() if resumed is None else resumed.accounts.copy()
         self.finish: Finish | None = None
         self._versions = versions
         self._progress = Progress.at(resumed)
-        self._weights = Publications(plan.policy_lag)
-        self._cuts = Cuts()
-        self._collection = Collection(plan, self.accounts, self._cuts)
+        self._weights = Publications(policy.keeps)
+        self._cuts, self._fates = Cuts(), Fates()
+        self._collection = Collection(
+            plan, policy, self._progress, self.accounts, self._cuts, self._weights, self._fates
+        )
         self._learners = Learners(plan, updates=self._progress.committed, initial=initial)
-        self._commits = Commits(plan, self._progress, self.accounts, self._weights, self._collection.fragments)
+        self._commits = Commits(plan, self._progress, self.accounts, self._cuts, self._weights, self._fates)
         self._checkpointing = Checkpointing(
             plan,
             self._progress,
-            self.accounts,
             self._cuts,
             self._collection,
             self._learners,
             judged=None if resumed is None else resumed.evaluation,
         )
         self._evaluations = Evaluations()
-        self._ending = Ending(plan)
+        self._ending = Ending(plan, length=policy.length)
         if resumed is not None:
             self._ending.judge(resumed.evaluation)
             self._collection.take_up(resumed)
@@ -193,8 +206,10 @@ class Conductor:
                 yield from self._on_rank_event(event)
             case ActorStarted():
                 self._collection.take_started(event)
+            case WeightsHeld():
+                self._collection.take_weights(event)
             case FragmentMade():
-                yield from self._collection.take_fragment(event, term=self.term)
+                yield from self._collection.take_fragment(event)
             case ActorLost():
                 yield from self._on_loss(event)
             case ActorSnapshot():
@@ -211,7 +226,7 @@ class Conductor:
     def _on_loss(self, event: ActorLost) -> Iterator[Command]:
         if not self._collection.holds_lease(event.actor, event.lease):
             return
-        yield from self._collection.take_loss(event, term=self.term)
+        yield from self._collection.take_loss(event)
         for update, final in self._evaluations.lose(event.actor):
             yield self._give_up_evaluation(update, final=final)
         error = self._collection.hopeless(event.actor)
@@ -225,24 +240,19 @@ class Conductor:
             yield self._give_up_evaluation(event.update, final=event.final)
             return
         if not event.final and self._ending.judge(event.result):
-            self._ending.update = event.update
-        self._judge(event.update, event.final, event.result)
+            self._ending.update = event.update if self.policy.waits_for_target else self._collection.stop_at()
+        self._checkpointing.judge(event.update, final=event.final, result=event.result)
 
     def _give_up_evaluation(self, update: int, *, final: bool) -> Note:
-        self._judge(update, final, None)
+        self._checkpointing.judge(update, final=final, result=None)
         return Note(kind="EVALUATION_FAILED", data={"update": update})
-
-    def _judge(self, update: int, final: bool, result: EvaluationResult | None) -> None:
-        cut = self._cuts.get(update)
-        if cut is not None:
-            cut.evaluations[final] = result
 
     def _on_stop(self, event: StopAsked) -> Iterator[Command]:
         if self._ending.stop_reason:
             return
         self._ending.stop_reason = event.reason
         if self._ending.update is None:
-            self._ending.update = self._ending.stop_at(issued=self.issued, told=self._collection.told)
+            self._ending.update = self._collection.stop_at()
         yield Note(kind="STOP_ASKED", data={"reason": event.reason, "ends_at_update": self._ending.update})
 
     def _on_written(self, event: CheckpointWritten) -> Iterator[Command]:
@@ -287,7 +297,7 @@ class Conductor:
                 case Made():
                     yield from self._commit(result.order)
                 case Voided():
-                    self._collection.fragments.take_back(result.update)
+                    self._collection.take_back(result.update)
                     self._progress.issued = min(self.issued, result.update)
                 case Joined():
                     yield from self._go_on()
@@ -309,7 +319,8 @@ class Conductor:
 
     def _on_published(self, event: LearnerStarted) -> Iterator[Command]:
         published = (event.version, event.weights)
-        self._weights.publish(self.committed, published, floor=self._collection.floor)
+        earlier = self.policy.stands_in(self.committed, self._collection.floor)
+        self._weights.publish(self.committed, published, earlier=earlier)
         self._progress.version, self._progress.parameter_digest = event.version, event.parameter_digest
         for update, final in self._evaluations.supply(self.committed, published):
             yield self._give_up_evaluation(update, final=final)
@@ -327,8 +338,9 @@ class Conductor:
                 yield self._finish("failed", result.what, result)
             else:
                 yield result
+        self._collection.commit(order.update)
         self._checkpointing.commit()
-        if self.plan.evaluates(self.committed):
+        if self.policy.saves and self.plan.evaluates(self.committed):
             self._ask_evaluation(final=False)
         if self._ending.complete(self.env_steps):
             self._ending.update = self.committed
@@ -359,7 +371,7 @@ class Conductor:
         self._checkpointing.return_to(safe)
         self._ending.reopen(safe.evaluation)
         if self._ending.stop_reason:
-            self._ending.update = self._ending.stop_at(issued=self.issued, told=self._collection.told)
+            self._ending.update = self._collection.stop_at()
 
     # ---- decisions -------------------------------------------------------------------------------------------------
 
@@ -367,48 +379,72 @@ class Conductor:
         """Everything that has become possible."""
         if not self._weights:
             return
-        self._checkpointing.open_if_due(self._ending.update)
-        yield from self._collection.tell(term=self.term, until=self._collect_until(), weights=self._weights)
+        self._open_cut_if_due()
+        yield from self._collection.tell(self._moment())
         yield from self._tell_learners()
-        self._close_run()
+        yield from self._close_run()
         yield from self._checkpointing.ask_states()
         yield from self._evaluations.tell(self.seats)
-        for write in self._checkpointing.write():
+        for write in self._checkpointing.write(self._fates):
             self._commits.rollbacks.keep(write.cut.update)
             yield write
 
+    def _open_cut_if_due(self) -> None:
+        if self.policy.saves:
+            self._checkpointing.open_if_due(self._ending.update)
+
+    def _moment(self) -> Moment:
+        return Moment(
+            term=self.term,
+            committed=self.committed,
+            issued=self.issued,
+            floor=self._collection.floor,
+            final=self._ending.update,
+            judging=self._waits_for_target(),
+            evaluating=self._evaluations.players,
+            weights=self._weights,
+        )
+
     def _waits_for_target(self) -> bool:
         """Whether the evaluation under way may turn out to be the end of the run."""
-        return self.plan.stop_at_return is not None and self._evaluations.judging
-
-    def _collect_until(self) -> int:
-        """The first update for which no fragment may be begun yet."""
-        frontier = self.committed + self.plan.policy_lag
-        if self._ending.update is not None:
-            return min(frontier + 1, self._ending.update + self.plan.policy_lag)
-        return frontier if self._waits_for_target() else frontier + 1
+        awaited = self.policy.waits_for_target and self.plan.stop_at_return is not None
+        return awaited and self._evaluations.judging
 
     def _tell_learners(self) -> Iterator[Command]:
         while self._may_update():
             yield from self._checkpointing.ask_states()
-            held = self._collection.fragments.issue(self.issued)
+            held: tuple[Held, ...] = ()
+            dropped = False
+            for each in self._collection.compose(self.issued, idle=self._learners.idle):
+                if isinstance(each, Note):
+                    dropped = True
+                    yield each
+                else:
+                    held = each
+            if dropped:  # there is room for others
+                yield from self._collection.tell(self._moment())
+            if not held:
+                return
             yield self._learners.order(held, update=self.issued, term=self.term, version=next(self._versions))
             self._progress.issued += 1
-            self._checkpointing.open_if_due(self._ending.update)
+            self._open_cut_if_due()
 
     def _may_update(self) -> bool:
         if not self._learners.takes_update or self._checkpointing.safe is None or self._waits_for_target():
             return False
-        steps = self.env_steps + self._collection.fragments.steps_issued
-        if steps >= self.plan.total_steps or self.issued == self._ending.update:
+        if self.issued == self._ending.update:
             return False
-        if self.plan.stop_at_return is not None and self.issued > self.committed and self.plan.evaluates(self.issued):
+        if self.policy.length is None and self.env_steps + self._collection.steps_issued >= self.plan.total_steps:
             return False
-        return self._collection.fragments.complete(self.issued, self.seats)
+        judged = self.policy.waits_for_target and self.plan.stop_at_return is not None
+        return not (judged and self.issued > self.committed and self.plan.evaluates(self.issued))
 
-    def _close_run(self) -> None:
+    def _close_run(self) -> Iterator[Finish]:
         """Once the last update is committed: what its cut holds beyond the others."""
         if self.committed != self._ending.update or self._waits_for_target():
+            return
+        if not self.policy.saves:
+            yield self._finish(*self._ending.status(update=self.committed, env_steps=self.env_steps))
             return
         if self.committed not in self._cuts:  # complete only now: it was not known to be the last when it was told
             self._checkpointing.open(self.committed)
@@ -424,3 +460,11 @@ class Conductor:
         episodes = self.plan.final_episodes if final else self.plan.episodes
         published = self._weights.get(self.committed)
         self._evaluations.ask(self.committed, final=final, published=published, episodes=episodes)
+
+
+def _policy(plan: Plan, script: Script | None) -> Policy:
+    if script is not None:
+        return Scripted(script)
+    if plan.flow is not None:
+        return Asynchronous(plan.flow, num_actors=plan.num_actors)
+    return Synchronous(plan.policy_lag)

@@ -11,13 +11,18 @@ from learner.reports import UpdateReport
 class Ending:
     """What is known about the end so far.
 
+    Args:
+        plan: what to do.
+        length: updates after which the run ends in any case; None = the plan says when.
+
     Attributes:
         update: number of updates after which the run ends; None while it is not known.
         stop_reason: why somebody asked for the end; "" if nobody did.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.update: int | None = None
+    def __init__(self, plan: Plan, *, length: int | None = None) -> None:
+        self.update: int | None = length
+        self._length = length
         self.stop_reason = ""
         self._plan = plan
         self._reached: float | None = None
@@ -32,12 +37,9 @@ class Ending:
 
     def complete(self, env_steps: int) -> bool:
         """Whether the run has what it was for, after `env_steps` steps."""
+        if self._length is not None:
+            return False
         return env_steps >= self._plan.total_steps or self._reached is not None
-
-    def stop_at(self, *, issued: int, told: int) -> int:
-        """The first update whose cut no actor has been told to pass, after `issued` updates and `told` collects told;
-        one that was given up since counts too, so that no fragment lies beyond the cut."""
-        return max(issued, told - self._plan.policy_lag)
 
     def reopen(self, evaluation: EvaluationResult | None) -> None:
         """A rollback, to weights that were judged by `evaluation`: the end is open again, unless these reach it."""

@@ -31,6 +31,11 @@ class Evaluations:
         self._pending: dict[Key, _Pending] = {}
 
     @property
+    def players(self) -> frozenset[int]:
+        """Actors that play one."""
+        return frozenset(pending.actor for pending in self._pending.values() if pending.actor is not None)
+
+    @property
     def judging(self) -> bool:
         """Whether a periodic evaluation is under way, or waits for its weights."""
         return any(not final for _, final in self._pending)
@@ -51,7 +56,7 @@ class Evaluations:
 
     def tell(self, seats: list[Seat]) -> Iterator[Evaluate]:
         """Hand what nobody plays to the running seat of the lowest index; which one does not change the result."""
-        seat = next((seat for seat in seats if seat.running), None)
+        seat = next((seat for seat in seats if seat.running and not seat.leaving), None)
         if seat is None:
             return
         for (update, final), pending in self._pending.items():

@@ -96,6 +96,11 @@ class Learners:
         """Whether it takes one more update now."""
         return self.ready and len(self._orders) < UPDATES_AHEAD
 
+    @property
+    def idle(self) -> bool:
+        """Whether it could make an update, and has none to make."""
+        return self.ready and not self._orders
+
     def words(self) -> list[str]:
         """What is awaited of which rank."""
         return [word for seat in self._group.live for word in seat.words()]

@@ -9,6 +9,7 @@ from actors.env.lanes import LaneFacts
 from actors.evaluate import EvaluationResult
 from common.errors import TruestepError
 from common.fragment import FragmentSummary
+from common.ledger import LedgerFragment
 from deploy.conductor.accounts import Accounts
 from learner.reports import AuditOrder, FragmentKey, Standing, UpdateReport
 
@@ -95,6 +96,15 @@ class ActorStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsHeld:
+    """An actor has verified weights that were offered, and holds them ready."""
+
+    actor: int
+    lease: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentMade:
     """A fragment exists; its summary says what is in it."""
 
@@ -175,6 +185,7 @@ Event = (
     | RankUpdated
     | RankLost
     | ActorStarted
+    | WeightsHeld
     | FragmentMade
     | ActorLost
     | ActorSnapshot
@@ -197,13 +208,35 @@ class StartActor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collect:
-    """Make one fragment for `update` with `weights` of `version`. An actor's commands are carried out in order."""
+    """Make one fragment with `weights` of `version`. An actor's commands are carried out in order.
+
+    Attributes:
+        update: update that it is for; in asynchronous collection, where none is meant, the number of the collect.
+        version: None = the newest weights that the actor holds when it begins.
+        weights: of `version`; None where that is.
+    """
 
     actor: int
     update: int
     term: int
+    version: int | None
+    weights: Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferWeights:
+    """Have an actor hold weights ready for its next fragment. A busy actor answers too, out of turn."""
+
+    actor: int
     version: int
     weights: Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopActor:
+    """End an actor's process, which has nothing left to do; no event follows."""
+
+    actor: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,10 +358,20 @@ class SeatState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A fragment that waits for its update."""
+    """A fragment that waits for its update.
+
+    Attributes:
+        weights: updates contained in the weights that made it; -1 where that is not known any more.
+    """
 
     summary: FragmentSummary
     frame: Handle
+    weights: int = -1
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Actor, incarnation and sequence: its name."""
+        return self.summary.actor, self.summary.incarnation, self.summary.sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +388,7 @@ class Cut:
         accounts: at the cut; in flight are exactly the transitions of `frames`.
         learner: handle of the learner's state.
         seats: the actors, each after the collects that `frames` holds.
-        frames: fragments made for later updates, by update, in actor order.
+        frames: fragments made for later updates, in the order in which they will be taken.
         evaluation: of these weights, if one was due.
         final_evaluation: of these weights, if the run ends here.
         final: the run ends here.
@@ -359,7 +402,7 @@ class Cut:
     accounts: Accounts
     learner: Handle
     seats: tuple[SeatState, ...]
-    frames: dict[int, tuple[Held, ...]]
+    frames: tuple[Held, ...]
     evaluation: EvaluationResult | None
     final_evaluation: EvaluationResult | None
     final: bool
@@ -374,9 +417,15 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteCheckpoint:
-    """Write a cut to disk, without stalling anything."""
+    """Write a cut to disk, without stalling anything.
+
+    Attributes:
+        cut: all of it.
+        ledger: what was decided since the last commit, and has to be on record before the cut is.
+    """
 
     cut: Cut
+    ledger: tuple[LedgerFragment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,10 +459,15 @@ class RecordUpdate:
         report: of the whole group: verdicts of all fragments in the order of actors, gaps summed, the largest lag,
             everything else from the rank at place 0 (if that was lost while closing the update, from the next).
         chain: of the digests of all updates up to this one.
+        num_ranks: that made it.
+        ledger: fragments whose fate was decided since the update before: those of this one in order, and what was
+            dropped meanwhile.
     """
 
     report: UpdateReport
     chain: str
+    num_ranks: int = 1
+    ledger: tuple[LedgerFragment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,5 +480,5 @@ class RollBack:
 
 
 RankCommand = StartRank | AdoptState | JoinGroup | Publish | Update | SnapshotLearner | HurryRank | StopRank
-ActorCommand = StartActor | Collect | SnapshotActor | Evaluate
+ActorCommand = StartActor | StopActor | OfferWeights | Collect | SnapshotActor | Evaluate
 Command = RankCommand | ActorCommand | WriteCheckpoint | RecordUpdate | RollBack | Note | Finish

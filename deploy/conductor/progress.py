@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from deploy.conductor.messages import Cut, Handle
@@ -67,11 +68,17 @@ class Progress:
 
 
 class Publications:
-    """Weights by the updates they contain, as far back as a policy lag reaches."""
+    """Weights that may still act, by the updates they contain; and what every version that may still arrive contains.
 
-    def __init__(self, policy_lag: int) -> None:
-        self._lag = policy_lag
+    Args:
+        keeps: whether weights after so many updates may still be wanted, once so many are committed.
+    """
+
+    def __init__(self, keeps: Callable[[int, int], bool]) -> None:
+        self._keeps = keeps
         self._published: dict[int, Publication] = {}
+        self._contained: dict[int, int] = {}
+        self._oldest_of_term = 0
 
     def __bool__(self) -> bool:
         return bool(self._published)
@@ -83,19 +90,45 @@ class Publications:
         """The weights after `update` updates, if they are there."""
         return self._published.get(update)
 
+    @property
+    def newest(self) -> Publication | None:
+        """The weights that contain most."""
+        return self._published[max(self._published)] if self._published else None
+
+    def of_this_term(self, version: int) -> bool:
+        """Whether weights of `version` may act: none that a rollback has undone may."""
+        return version >= self._oldest_of_term
+
+    def contained(self, version: int) -> int:
+        """Updates that the weights of `version` contain; -1 where that is not known."""
+        return self._contained.get(version, -1)
+
     def advance(self, update: int, published: Publication | None) -> None:
         """`update` updates are committed; their weights, unless they were lost with their rank."""
         if published is not None:
-            self._published[update] = published
-        self._published.pop(update - self._lag - 1, None)
+            self._add(update, published)
+        self._published = {each: p for each, p in self._published.items() if self._keeps(each, update)}
 
-    def publish(self, update: int, published: Publication, *, floor: int) -> None:
+    def publish(self, update: int, published: Publication, *, earlier: range) -> None:
         """The weights after `update` updates, published apart. Where earlier ones of this term were lost with a rank,
         these act instead: they will never come."""
+        self._add(update, published)
+        for each in earlier:
+            self._published.setdefault(each, published)
+
+    def _add(self, update: int, published: Publication) -> None:
+        version = published[0]
+        if not self._published:
+            self._oldest_of_term = version
         self._published[update] = published
-        for earlier in range(max(floor, update - self._lag), update):
-            self._published.setdefault(earlier, published)
+        self._contained[version] = update
+
+    def forget_before(self, version: int) -> None:
+        """No fragment that older weights made can arrive any more, unless they may still act."""
+        oldest = min((version, *(published[0] for published in self._published.values())))
+        for each in [each for each in self._contained if each < oldest]:
+            del self._contained[each]
 
     def clear(self) -> None:
-        """A rollback: none of them may act."""
+        """A rollback: none of them may act. Fragments that they made may still arrive."""
         self._published.clear()

@@ -19,6 +19,7 @@ from typing import Any
 from actors.env.lanes import LaneFacts
 from actors.evaluate import EvaluationResult
 from common.fragment import FragmentSummary
+from common.ledger import LedgerFragment, Script
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import (
     ActorLost,
@@ -35,11 +36,14 @@ from deploy.conductor.messages import (
     FragmentMade,
     LearnerStarted,
     Note,
+    OfferWeights,
     RecordUpdate,
     RollBack,
     SnapshotActor,
     StartActor,
+    StopActor,
     StopAsked,
+    WeightsHeld,
     WriteCheckpoint,
 )
 from deploy.conductor.plan import Plan
@@ -120,6 +124,8 @@ class _Process:
     sequence: int = 0
     made: int = -1
     queue: deque[Command] = field(default_factory=deque)
+    offers: deque[OfferWeights] = field(default_factory=deque)
+    ready: Any = None
 
 
 @dataclass(slots=True)
@@ -160,6 +166,7 @@ class Simulation:
         faults: what goes wrong.
         stop_at: the number of events after which a stop is asked for; None never asks.
         resumed: the cut to go on from.
+        script: what is made again.
     """
 
     def __init__(
@@ -170,13 +177,18 @@ class Simulation:
         faults: Faults | None = None,
         stop_at: int | None = None,
         resumed: Cut | None = None,
+        script: Script | None = None,
     ) -> None:
         first = 0 if resumed is None else resumed.version + 10
         self._numbers = itertools.count(first)
         self.versions: list[int] = []
         initial = None if resumed is None else resumed.learner
-        self.conductor = Conductor(plan, versions=self._count_versions(), initial=initial, resumed=resumed)
+        versions = self._count_versions()
+        self.conductor = Conductor(plan, versions=versions, initial=initial, resumed=resumed, script=script)
         self.plan = plan
+        self.in_turn = plan.flow is None and script is None
+        self.ledger: list[LedgerFragment] = []
+        self.frames: dict[tuple[int, int, int], Frame] = {}
         self.faults = faults or Faults()
         self.stop_at = stop_at
         self.resumed = resumed
@@ -207,8 +219,8 @@ class Simulation:
             self._take_up(resumed)
 
     def _take_up(self, cut: Cut) -> None:
-        frames = [held for group in cut.frames.values() for held in group]
-        self._ledger.in_flight = {held.frame.digest: held.summary.num_valid for held in frames}
+        self._ledger.in_flight = {held.frame.digest: held.summary.num_valid for held in cut.frames}
+        self.frames = {held.key: held.frame for held in cut.frames}
         self._ledger.produced = cut.accounts.produced
         self._ledger.trained = cut.accounts.trained
         self._ledger.dropped = cut.accounts.dropped_total
@@ -270,6 +282,7 @@ class Simulation:
         event = None
         while event is None:
             sources: list[object] = [process for _, process in sorted(self._processes.items()) if process.queue]
+            sources += [process.offers for _, process in sorted(self._processes.items()) if process.offers]
             sources += [s for s in (self._dying, self._late, self._disk) if s]
             sources += self.ranks.sources()
             if not sources:
@@ -288,19 +301,34 @@ class Simulation:
             return self._late.popleft()
         if source is self._disk:
             return self._write(self._disk.popleft())
+        if isinstance(source, deque):
+            return self._take_offer(source.popleft())
         return self._as_actor(source)  # type: ignore[arg-type]
+
+    def _take_offer(self, command: OfferWeights) -> WeightsHeld:
+        process = self._processes[command.actor]
+        process.ready = command.weights
+        return WeightsHeld(actor=command.actor, lease=process.lease, version=command.version)
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
                 case StartActor():
                     self._start(command)
+                case StopActor():
+                    process = self._processes.pop(command.actor)
+                    assert not process.queue, "an actor is stopped once it has made what it was told"
+                case OfferWeights():
+                    assert command.version in self._agreed
+                    if command.actor in self._processes:
+                        self._processes[command.actor].offers.append(command)
                 case Collect() | SnapshotActor() | Evaluate():
-                    if isinstance(command, Collect):
+                    if isinstance(command, Collect) and self.in_turn:
                         self._check_weights(command)
                     if command.actor in self._processes:  # else its loss is on the way to the conductor
                         self._processes[command.actor].queue.append(command)
                 case WriteCheckpoint():
+                    self.ledger += command.ledger
                     self._check_cut(command.cut)
                     self.cuts.append(command.cut)
                     self._disk.append(command.cut)
@@ -351,13 +379,14 @@ class Simulation:
         raise AssertionError(f"not for an actor: {command}")
 
     def _collect(self, process: _Process, command: Collect) -> FragmentMade:
-        process.state = digest(process.state, command.weights.parameters)
+        weights = process.ready if command.version is None else command.weights
+        process.state = digest(process.state, weights.parameters)
         frame = Frame(
             actor=process.actor,
             update=command.update,
             incarnation=process.incarnation,
             sequence=process.sequence,
-            basis=command.weights.update,
+            basis=weights.update,
             digest=digest(process.state, process.sequence),
         )
         process.sequence += 1
@@ -369,13 +398,15 @@ class Simulation:
             incarnation=process.incarnation,
             sequence=frame.sequence,
             term=command.term,
-            version=command.version,
+            version=weights.version,
             update=command.update,
+            digest=int(frame.digest, 16) % 2**32,
             num_valid=6 + number % 5,
             num_voided=number % 3,
             episode_returns=(1.0,) * (number % 4),
             episode_lengths=(1,) * (number % 4),
         )
+        self.frames[frame.actor, frame.incarnation, frame.sequence] = frame
         return FragmentMade(summary=summary, frame=frame)
 
     def _evaluate(self, command: Evaluate) -> EvaluationMade:
@@ -424,12 +455,14 @@ class Simulation:
         assert report.status is OrderStatus.MADE
         assert report.verdicts == attempt.verdicts or self.ranks.losses or self.faults.ranks.partial
         assert report.update == (max(self.chain, default=self.started_at - 1) + 1)
-        assert all(frame.update == report.update for frame in frames)
-        basis = {max(self.floor, report.update - self.plan.policy_lag)}
-        if report.update < self.started_at + self.plan.policy_lag and not self.rolled_back:
-            basis.add(self.started_at)  # held by the cut of a run that had just been rolled back
-        assert {frame.basis for frame in frames} <= basis
-        assert [frame.actor for frame in frames] == sorted({frame.actor for frame in frames})
+        self.ledger += command.ledger
+        if self.in_turn:
+            self._check_frames(report.update, frames)
+        else:
+            assert len(frames) == len({(f.actor, f.incarnation, f.sequence) for f in frames})
+        if self.plan.flow is not None:
+            assert len(frames) == self.plan.flow.fragments
+            assert all(0 <= report.update - frame.basis <= self.plan.flow.max_lag for frame in frames)
         self.committed_in.append((report.term, report.update))
         self.trained.append(report.trained)
         self.chain[report.update] = (report.parameter_digest, tuple(frame.digest for frame in frames))
@@ -443,6 +476,15 @@ class Simulation:
             state_digest=report.state_digest,
         )
         assert command.chain == self.digest_chain
+
+    def _check_frames(self, update: int, frames: list[Frame]) -> None:
+        """One of each actor, made for this update by the weights before it."""
+        assert all(frame.update == update for frame in frames)
+        basis = {max(self.floor, update - self.plan.policy_lag)}
+        if update < self.started_at + self.plan.policy_lag and not self.rolled_back:
+            basis.add(self.started_at)  # held by the cut of a run that had just been rolled back
+        assert {frame.basis for frame in frames} <= basis
+        assert [frame.actor for frame in frames] == sorted({frame.actor for frame in frames})
 
     def _roll_back(self, command: RollBack) -> None:
         assert command.term == self.conductor.term
@@ -465,12 +507,12 @@ class Simulation:
         if isinstance(event, FragmentMade):
             number = event.summary.num_valid
             ledger.produced += number
-            if any(isinstance(c, Note) and c.kind == "FRAGMENT_REFUSED" for c in commands):
-                ledger.dropped += number
-            else:
-                assert event.summary.lease == self.conductor.seats[event.summary.actor].lease
-                ledger.in_flight[event.frame.digest] = number
-        elif isinstance(event, LearnerStarted):
+            ledger.in_flight[event.frame.digest] = number
+        for note in commands:
+            if isinstance(note, Note) and note.kind == "FRAGMENT_REFUSED" and "sequence" in note.data:
+                dropped = self.frames[note.data["actor"], note.data["incarnation"], note.data["sequence"]]
+                ledger.dropped += ledger.in_flight.pop(dropped.digest)
+        if isinstance(event, LearnerStarted):
             self._agreed.add(event.version)
 
     def _check_weights(self, command: Collect) -> None:
@@ -492,15 +534,22 @@ class Simulation:
         assert all(earlier.update <= max(cut.update, floor) for earlier in self.cuts), "cuts are written in order"
         assert (cut.chain, cut.term) == (self._chains[cut.update], self.conductor.term)
         assert cut.learner == LearnerContent(cut.update, cut.parameter_digest)
-        held = [fragment for frames in cut.frames.values() for fragment in frames]
-        assert sorted(cut.frames) == list(range(cut.update, cut.update + self.plan.policy_lag))
-        assert cut.accounts.in_flight == sum(fragment.summary.num_valid for fragment in held)
-        for frames in cut.frames.values():
-            actors = [fragment.summary.actor for fragment in frames]
-            assert actors == sorted(set(actors))
-            assert {seat.actor for seat in cut.seats if not seat.quarantined} <= set(actors)
+        assert cut.accounts.in_flight == sum(held.summary.num_valid for held in cut.frames)
+        if self.in_turn:
+            self._check_frames_of_cut(cut)
         for seat in cut.seats:
             if seat.snapshot is not None:
                 incarnation, made = (int(word) for word in seat.snapshot.decode().split()[2:])
                 assert incarnation == seat.incarnation
+                if not self.in_turn:
+                    continue
                 assert made in (-1, cut.update + self.plan.policy_lag - 1) or self.rolled_back
+
+    def _check_frames_of_cut(self, cut: Cut) -> None:
+        """For each of the updates behind the cut one of each actor, in order."""
+        later = range(cut.update, cut.update + self.plan.policy_lag)
+        assert sorted({held.summary.update for held in cut.frames}) == list(later)
+        for update in later:
+            actors = [held.summary.actor for held in cut.frames if held.summary.update == update]
+            assert actors == sorted(set(actors))
+            assert {seat.actor for seat in cut.seats if not seat.quarantined} <= set(actors)

@@ -56,7 +56,7 @@ def everything(simulation: Simulation) -> Any:
     facts = [(cut.update, cut.final, cut.env_steps, cut.parameter_digest, cut.score) for cut in simulation.cuts]
     accounts = [cut.accounts.to_plain() for cut in simulation.cuts]
     states = [[(s.actor, s.incarnation, s.snapshot) for s in cut.seats] for cut in simulation.cuts]
-    frames = [[h.frame for held in cut.frames.values() for h in held] for cut in simulation.cuts]
+    frames = [[held.frame for held in cut.frames] for cut in simulation.cuts]
     by_update = sorted(zip(facts, accounts, states, frames, strict=True), key=lambda each: each[0])
     return simulation.chain, by_update, sorted(simulation.evaluations), simulation.conductor.accounts.to_plain()
 

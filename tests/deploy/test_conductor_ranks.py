@@ -709,8 +709,8 @@ def test_fragments_ordered_before_a_rollback_are_dropped_when_they_arrive_after_
     assert (hand.conductor.term, hand.conductor.committed) == (1, 0)
     assert hand.conductor.accounts.dropped == {"rolled_back": 10}
     assert (hand.conductor.accounts.undone, hand.conductor.accounts.trained) == (5, 0)
-    note = Note(kind="FRAGMENT_REFUSED", data={"actor": 0, "reason": "old_term"})
-    assert hand.fragment(2) == [note]
+    data = {"actor": 0, "incarnation": 0, "sequence": 2, "reason": "old_term"}
+    assert hand.fragment(2) == [Note(kind="FRAGMENT_REFUSED", data=data)]
     assert hand.conductor.accounts.dropped == {"rolled_back": 10, "old_term": 5}
     hand.send(RankStarted(rank=0, lease="new", standing=standing(0, 0)))
     hand.send(StateAdopted(rank=0, lease="new", standing=standing(0, 0)))

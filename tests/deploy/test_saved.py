@@ -81,7 +81,7 @@ def cut_of(**fields: Any) -> Cut:
             SeatState(actor=1, incarnation=4, restarts=4, quarantined=True, snapshot=None),
             SeatState(actor=2, incarnation=0, restarts=0, quarantined=False, snapshot=None),
         ),
-        "frames": {5: tuple(Held(summary=s, frame=f"handle-{s.actor}") for s in summaries)},
+        "frames": tuple(Held(summary=s, frame=f"handle-{s.actor}", weights=3 + s.actor) for s in summaries),
         "evaluation": JUDGED,
         "final_evaluation": None,
         "final": False,
@@ -102,8 +102,7 @@ def saved(directory: Path, cut: Cut, learner: LearnerState | None = None) -> Che
     "fields",
     [
         {},
-        {"frames": {5: ()}},
-        {"frames": {}},
+        {"frames": ()},
         {"evaluation": None},
         {"final": True, "final_evaluation": LAST},
     ],
@@ -139,7 +138,7 @@ def test_frames_become_handles_of_the_engine_that_goes_on(tmp_path: Path) -> Non
 
     going_on = with_frames(read, handle)
     assert put == [b"\x00frame of actor 0", b"frame of actor 2"]
-    assert [(h.summary.actor, h.frame) for h in going_on.frames[5]] == [(0, "new-1"), (2, "new-2")]
+    assert [(h.summary.actor, h.frame) for h in going_on.frames] == [(0, "new-1"), (2, "new-2")]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +175,7 @@ def test_a_checkpoint_of_another_schema_is_refused(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, cut_of())
     with pytest.raises(CheckpointError, match="schema") as caught:
         read_saved(changed(checkpoint, schema=99))
-    assert (caught.value.got, caught.value.allowed) == ("99", "1 or 2")
+    assert (caught.value.got, caught.value.allowed) == ("99", "1 or 2 or 3")
     assert checkpoint.info.name in caught.value.what
     assert "the release that wrote it" in caught.value.fix
 
@@ -186,13 +185,13 @@ def test_a_checkpoint_of_schema_1_is_read_as_a_run_without_a_chain_and_without_r
     plain = cut_of().accounts.to_plain()
     before = {name: plain[name] for name in plain if "undone" not in name}
     checkpoint = saved(tmp_path, cut_of(final_evaluation=LAST))
-    read = read_saved(changed(checkpoint, schema=1, chain=None, accounts=before)).cut
+    read = read_saved(changed(checkpoint, schema=1, chain=None, accounts=before, frames={})).cut
     assert read.chain == ""
     assert (read.accounts.undone, read.accounts.updates_undone, read.accounts.steps_undone) == (0, 0, 0)
     assert (read.accounts.produced, read.accounts.trained) == (120, 90)
 
 
-@pytest.mark.parametrize("missing", ["conductor", "learner", "frame-5-2"])
+@pytest.mark.parametrize("missing", ["conductor", "learner", "frame-1"])
 def test_a_checkpoint_without_one_of_its_documents_is_refused(tmp_path: Path, missing: str) -> None:
     """A sound file that is not a whole run is named, not a KeyError from inside."""
     checkpoint = saved(tmp_path, cut_of())
@@ -208,3 +207,20 @@ def test_a_checkpoint_with_other_fields_is_refused(tmp_path: Path, fields: dict[
     checkpoint = changed(saved(tmp_path, cut_of()), **fields)
     with pytest.raises(CheckpointError, match=checkpoint.info.name):
         read_saved(checkpoint)
+
+
+def test_frames_of_older_schemas_are_read(tmp_path: Path) -> None:
+    """Schemas 1 and 2 hold frames by update and actor; they are in hand in that order, 2 before 10."""
+    checkpoint = saved(tmp_path, cut_of())
+    plain = unpack_plain(checkpoint.documents["conductor"], what="conductor state")
+    summaries = {each["summary"]["actor"]: each["summary"] for each in plain["frames"]}
+    old = plain | {"schema": 2, "frames": {"10": [summaries[0]], "2": [summaries[0], summaries[2]]}}
+    documents = {
+        **checkpoint.documents,
+        "conductor": pack_plain(old),
+        "frame-10-0": b"last",
+        "frame-2-0": b"first",
+        "frame-2-2": b"second",
+    }
+    read = read_saved(dataclasses.replace(checkpoint, documents=documents)).cut
+    assert [(held.frame, held.weights) for held in read.frames] == [(b"first", -1), (b"second", -1), (b"last", -1)]
