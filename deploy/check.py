@@ -9,7 +9,7 @@ is broken: training would stop there, or could not be repeated.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from actors.env.check_facts import CheckReport, ConstructFacts, PlainFacts, PlayFacts, SpeedFacts, SpeedFailure
@@ -81,7 +81,7 @@ def judge(report: CheckReport, *, voids_nonfinite: bool) -> Judgement:
     ]
     return Judgement(
         environment=report.environment,
-        lines=tuple(lines),
+        lines=tuple(_without_name(line, report.environment) for line in lines),
         speeds=report.speeds,
         recommended=recommend(report.speeds),
     )
@@ -188,7 +188,7 @@ def _finite(found: PlayFacts, voids_nonfinite: bool) -> Line:
     return Line(
         name="finite values",
         verdict="note" if voids_nonfinite else "FAIL",
-        found=f"{found.broken} episodes broke; first: {found.first_broken}",
+        found=f"broken episodes: {found.broken}; the first: {found.first_broken}",
         fix="mend the environment, or set env.on_nonfinite to drop_episode or end_episode",
     )
 
@@ -249,6 +249,13 @@ def _failed(name: str, error: TruestepError) -> Line:
     got = f"; got {error.got}" if error.got else ""
     allowed = f"; allowed: {error.allowed}" if error.allowed else ""
     return Line(name=name, verdict="FAIL", found=f"{error.what}{got}{allowed}", fix=error.fix, detail=error.detail)
+
+
+def _without_name(line: Line, environment: str) -> Line:
+    """The table is about one environment: its name and ours need not be in every line."""
+    name = f"environment {environment!r}"
+    found = line.found.replace(f"{name}, the check, ", "").replace(f"{name}, the check: ", "").replace(f"{name}: ", "")
+    return replace(line, found=found)
 
 
 def _not_reached(name: str) -> Line:

@@ -29,20 +29,20 @@ def gather(check: Check, tell: Callable[[str], None]) -> CheckReport:
     """Run every probe. `tell` is given in words what is being done. Raises `ConfigError` for what cannot be checked."""
     check.config.validate()
     tell("constructing")
-    construct = _found(check, probe_construct)
+    construct = run_probe(check, probe_construct)
     if not isinstance(construct, ConstructFacts):
         return CheckReport(environment=check.config.id, construct=construct)
     tell("seeds and spaces")
-    plain = _found(check, probe_plain) if construct.plain else None
+    plain = run_probe(check, probe_plain) if construct.plain else None
     tell(f"random play, {check.ticks} ticks of {check.lanes} lanes")
-    play = _found(check, partial(probe_play, shift_s=0.0))
+    play = run_probe(check, partial(probe_play, shift_s=0.0))
     shifted = restores = None
     speeds: tuple[SpeedFacts | SpeedFailure, ...] = ()
     if not isinstance(play, TruestepError):
         tell("the same at another time of day")
-        shifted = _found(check, partial(probe_play, shift_s=SHIFT_S))
+        shifted = run_probe(check, partial(probe_play, shift_s=SHIFT_S))
         tell("snapshots")
-        restores = _found(check, probe_restores)
+        restores = run_probe(check, probe_restores)
         tell("speed")
         speeds = tuple(_speed(check, mode, lanes) for mode, lanes in _ways(construct))
     return CheckReport(
@@ -67,14 +67,14 @@ def _ways(construct: ConstructFacts) -> list[tuple[Literal["own", "sync", "async
 
 
 def _speed(check: Check, mode: Literal["own", "sync", "async"], lanes: int) -> SpeedFacts | SpeedFailure:
-    found = _found(check, partial(probe_speed, vectorised=mode, lanes=lanes, seconds=SPEED_S))
+    found = run_probe(check, partial(probe_speed, vectorised=mode, lanes=lanes, seconds=SPEED_S))
     if isinstance(found, TruestepError):
         return SpeedFailure(vectorised=mode, lanes=lanes, error=found)
     assert isinstance(found, SpeedFacts)
     return found
 
 
-def _found(check: Check, probe: Probe) -> Any:
+def run_probe(check: Check, probe: Probe) -> Any:
     """The one fact that a probe reports, or the error in which it ended."""
     who = f"environment {check.config.id!r}"
     outcome = run_in_child(partial(probe, check), who=who, clock=check.clock)

@@ -5,7 +5,7 @@
                └── kills whatever is left of it at the deadline of the phase it is in
 
 Forked, like asynchronous lanes: what the user's script has registered is registered in the child, and a start takes
-about 10 ms (a new interpreter 0.6 s, most of it imports). The child leads a process group of its own, so that processes
+about 10 ms (a new interpreter 250 ms, most of it imports). The child leads a process group of its own, so that processes
 which the environment started go with it.
 """
 

@@ -279,7 +279,7 @@ def _play(check: Check, report: Report, generators: GlobalGenerators) -> _Played
         found = [digests(lanes.start())]
         for number in range(check.ticks):
             action = random_action(lanes.action, draw, check.lanes)
-            report.phase(f"step, tick {number + 1},", deadline_s)
+            report.phase(f"step at tick {number + 1}", deadline_s)
             tick = lanes.step(action)
             found.append(_digests_of(tick))
             episodes += int(np.count_nonzero(tick.end))

@@ -7,12 +7,13 @@ truestep itself asks none of them while it steps.
 
 from __future__ import annotations
 
-import datetime
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+datetime: Any = importlib.import_module("datetime")  # these two not to read a clock, but to keep others from it
+time: Any = importlib.import_module("time")
 EPOCH_S = 1_000_000_000.0
 TICK_S = 0.001
 
@@ -50,23 +51,22 @@ class _ForAll(type):
 def wall_clock_replaced(clock: FalseClock) -> Iterator[None]:
     """Whoever asks for the time of day inside the block is told `clock`'s."""
 
-    class FalseDatetime(datetime.datetime, metaclass=_ForAll):
+    class FalseDatetime(datetime.datetime, metaclass=_ForAll):  # type: ignore[misc]
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> FalseDatetime:
+        def now(cls, tz: Any = None) -> Any:
             return cls.fromtimestamp(clock.now_s(), tz)
 
         @classmethod
-        def utcnow(cls) -> FalseDatetime:
+        def utcnow(cls) -> Any:
             return cls.fromtimestamp(clock.now_s(), datetime.UTC).replace(tzinfo=None)
 
         today = now
 
-    class FalseDate(datetime.date, metaclass=_ForAll):
+    class FalseDate(datetime.date, metaclass=_ForAll):  # type: ignore[misc]
         @classmethod
-        def today(cls) -> FalseDate:
+        def today(cls) -> Any:
             return cls.fromtimestamp(clock.now_s())
 
-    time: Any = importlib.import_module("time")  # not to read a clock: to keep others from reading it
     replaced: list[tuple[Any, str, Any]] = [
         (time, "time", clock.now_s),
         (time, "time_ns", lambda: int(clock.now_s() * 1e9)),

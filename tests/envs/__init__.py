@@ -20,6 +20,8 @@ PLAIN = {
     "WrongDtype": "faulty:WrongDtypeEnv",
     "Faulty": "faulty:FaultyEnv",
     "FaultyCartPole": "faulty:FaultyCartPoleEnv",
+    "Leaky": "faulty:LeakyEnv",
+    "Clock": "drawing:ClockEnv",
     "NoEnv": "faulty:no_env",
     "Needs": "faulty:needs",
     "NotInstalled": "faulty:not_installed",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import itertools
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -101,6 +103,29 @@ class OpaqueEnv(gymnasium.Env):
     def _observation(self, value: int) -> Any:
         draw = (np.random if self.draws_global else self.np_random).random()
         return np.array([value, draw, self.action_space.sample()])
+
+
+class ClockEnv(gymnasium.Env):
+    """Reads the wall clock at every step, in the way of `asks`; where it `tells`, the observation is what it read."""
+
+    def __init__(self, asks: str = "time", tells: bool = True) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float64)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.asks, self.tells = asks, tells
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.np_random.random(1), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        match self.asks:
+            case "time":
+                now = time.time()
+            case "datetime":
+                now = datetime.datetime.now().timestamp()
+            case _:
+                now = 0.0
+        return np.array([now * self.tells]), 0.0, False, False, {}
 
 
 def in_a_frame(start: int) -> Callable[[int], int]:

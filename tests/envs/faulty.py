@@ -6,6 +6,7 @@ import ctypes
 import faulthandler
 import itertools
 import os
+import subprocess
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +222,19 @@ class FaultyCartPoleEnv(CartPoleEnv):
         self.fault.fail_maybe("close")
         if self.steps >= self.fault.at:
             self.fault.fail_maybe("late_close")
+
+
+class LeakyEnv(WrongDtypeEnv):
+    """Starts a process of its own; `close` ends it unless it `leaks`."""
+
+    def __init__(self, leaks: bool = True) -> None:
+        super().__init__()
+        self.leaks, self.process = leaks, subprocess.Popen(["sleep", "600"])
+
+    def close(self) -> None:
+        if not self.leaks:
+            self.process.kill()
+            self.process.wait()
 
 
 def not_installed() -> None:
