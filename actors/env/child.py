@@ -5,8 +5,8 @@
                └── kills whatever is left of it at the deadline of the phase it is in
 
 Forked, like asynchronous lanes: what the user's script has registered is registered in the child, and a start takes
-about 10 ms (a new interpreter 250 ms, most of it imports). The child leads a process group of its own, so that processes
-which the environment started go with it.
+about 10 ms (a new interpreter 250 ms, most of it imports). The child leads a process group of its own, so that what the
+environment itself has started goes with it.
 """
 
 from __future__ import annotations
