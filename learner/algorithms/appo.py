@@ -97,7 +97,7 @@ class Targets:
         sequences: T rows of L lanes.
         advantage: float32 [T, L]; 0 on invalid rows.
         vs: float32 [T, L]: what the value is regressed on.
-        offset: float32 [T, L]: log of min(μ / π_target, c) / μ; log r is log π plus this.
+        offset: float32 [T, L]: log of min(μ / π_target, c) / μ; log r is log π plus this, on valid rows.
     """
 
     sequences: Sequences
@@ -149,7 +149,7 @@ def appo_targets(target: ActorCritic, sequences: Sequences, config: AppoConfig) 
         sequences=sequences,
         advantage=_float32(trace.advantage, device),
         vs=_float32(trace.target, device),
-        offset=_float32(np.where(used, offset, 0.0), device),
+        offset=_float32(offset, device),
     )
     return targets, Spread.of(trace.advantage[used], trace.target[used], value[:-1][used])
 

@@ -87,6 +87,24 @@ def test_targets_are_those_of_the_target_network() -> None:
     assert spread.advantage.count == item.header.num_valid
 
 
+def test_a_step_follows_the_target_network_and_not_the_model() -> None:
+    """Of another target the gradient is another: that of the loss with its targets."""
+    shape = layout(6, 3)
+    item = random_fragment(shape, num_ends=4)
+    lab = Lab(shape, ONE_STEP)
+    with torch.no_grad():
+        for parameter in lab.target.parameters():
+            parameter.mul_(0.5)
+    targets, _ = appo_targets(lab.target, sequences_of(accepted(item), CPU), ONE_STEP)
+    twin = Lab.fresh(shape, NET)
+    parameters = FlatParameters(twin, trainable=True)
+    total = appo_loss(twin, targets, ONE_STEP, item.header.num_valid).total
+    assert total is not None
+    total.backward()
+    lab.update(item)
+    assert lab.gradient().tobytes() == parameters.gradient.numpy().tobytes()
+
+
 def acted_by_the_model(shape: FragmentLayout, seed: int) -> Fragment:
     """On-policy: log-probabilities and values are those of `Lab.fresh`."""
     item = random_fragment(shape, seed, num_ends=4)

@@ -166,6 +166,18 @@ def test_an_auditor_weighs_stale_fragments_as_their_own_rank_does(algorithm: Alg
 
 
 @each_algorithm
+def test_an_auditor_that_cannot_read_the_fragments_takes_no_part(algorithm: AlgorithmConfig) -> None:
+    """It holds no rows, as many as its own share has: the audited rank's word stands, and nobody is accused."""
+    made = config(algorithm)
+    ranks = Ranks(made, 2)
+    auditor = ranks.ranks[0]
+    update = auditor.update
+    auditor.update = lambda order, own, audited: update(order, own, [b"noise"] * len(audited))  # type: ignore[method-assign]
+    reports = ranks.make(0, fragments(made, 0, (0, 64)), audit=AuditOrder(audited=1, auditors=(0,)))
+    assert {report.sync.audited for report in reports} == {True}
+
+
+@each_algorithm
 @pytest.mark.parametrize("update", [0, 1])
 def test_a_wrong_gradient_is_found_by_an_audit(algorithm: AlgorithmConfig, update: int) -> None:
     """A bit of the gradient that rank 1 uses, in the audited step: it contradicts itself."""

@@ -212,12 +212,12 @@ def test_nothing_of_an_invalid_row_leaks(garbage: float) -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("end", [TERMINATED, TRUNCATED])
 def test_a_bad_reward_stays_in_its_episode(bad: float, end: End) -> None:
-    """The episode before it is the same to the last bit: a cut is no multiplication by zero."""
+    """The episode before it, its invalid row included, is the same to the last bit: no multiplication by zero."""
 
     def first_episode(reward: float) -> list[list[float]]:
         ends = [CONTINUES, end, CONTINUES, CONTINUES]
         got = one([1.0] * 4, [1.0, 2.0, 0.0, reward], [0.5, 0.25, 7.0, 1.0, 2.0], ends, [1, 1, 0, 1])
-        return [column[:2] for column in got]
+        return [column[:3] for column in got]
 
     assert first_episode(bad) == first_episode(3.0)
 
