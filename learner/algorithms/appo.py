@@ -154,7 +154,7 @@ def appo_targets(target: ActorCritic, sequences: Sequences, config: AppoConfig) 
     return targets, Spread.of(trace.advantage[used], trace.target[used], value[:-1][used])
 
 
-def _float32(values: NDArray[np.float64], device: torch.device) -> Tensor:
+def _float32(values: NDArray[np.floating], device: torch.device) -> Tensor:
     with np.errstate(over="ignore"):  # becomes inf, and the gradient step that it spoils is skipped and named
         return torch.from_numpy(values.astype(np.float32)).to(device)
 
