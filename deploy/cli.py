@@ -26,7 +26,7 @@ class Train:
     env: Positional[
         Annotated[str, arg(metavar="ENV", help="Gymnasium id, or module:Id for a package of your own.")]
     ] = ""
-    algo: Literal["ppo"] | None = None
+    algo: Literal["ppo", "impala", "appo"] | None = None
     """Algorithm; its defaults come from the recipe of the environment."""
     actors: int | None = None
     """Actor processes."""
@@ -47,7 +47,7 @@ class Train:
     engine: Literal["ray", "inline"] | None = None
     """ray: processes. inline: everything in this process."""
     policy_lag: Literal[0, 1] | None = None
-    """1 collects for the next update while one is made."""
+    """With ppo: 1 collects for the next update while one is made."""
     out: Out = Path("runs")
     run: str = ""
     """Name of the run; made from environment, algorithm and seed if not given."""

@@ -43,12 +43,12 @@ class Composition:
             run=self.run,
             seed=config.seed,
             horizon_updates=config.horizon_updates,
-            max_lag=config.policy_lag,
+            max_lag=config.max_lag,
             layout=self.layout,
             learner=config.learner,
             net=config.net,
             optimiser=config.optimiser,
-            algorithm=getattr(config, config.algo),
+            algorithm=config.algorithm_config,
         )
 
     def actor(self, actor: int, *, incarnation: int, lease: str, fault_report: str) -> ActorConfig:
@@ -74,9 +74,13 @@ def compose(run: str, config: RunConfig) -> Composition:
     """
     observation, action = read_specs(config.env)
     layout = FragmentLayout(
-        num_rows=config.actors.rows, num_lanes=config.actors.lanes, observation=observation, action=action
+        num_rows=config.actors.rows,
+        num_lanes=config.actors.lanes,
+        observation=observation,
+        action=action,
+        state_size=config.net.state_size,
     )
-    check_size(layout, config.actors.num)
+    check_size(layout, config)
     checker = Streams(config.seed).generator(Role.CHECKER, 0, purpose=Purpose.INITIALISE)
     model = make_actor_critic(observation, action, config.net, checker)
     config.learner.torch_device()
@@ -84,7 +88,7 @@ def compose(run: str, config: RunConfig) -> Composition:
     return Composition(run=run, config=config, layout=layout, network=network)
 
 
-def check_size(layout: FragmentLayout, num_actors: int) -> None:
+def check_size(layout: FragmentLayout, config: RunConfig) -> None:
     """Refuse fragments that no frame or this machine's memory can hold, in numbers the user can act on."""
     try:
         num_bytes = layout.frame_layout().payload_bytes
@@ -97,14 +101,22 @@ def check_size(layout: FragmentLayout, num_actors: int) -> None:
             allowed=f"below {MAX_FRAME_BYTES / 2**30:.0f} GiB",
             fix="use fewer actors.rows or actors.lanes",
         )
-    needed, present = num_actors * num_bytes * FRAMES_OF_AN_ACTOR, memory_bytes()
+    count = num_frames(config, num_bytes)
+    needed, present = count * num_bytes, memory_bytes()
     if needed > present:
         raise ConfigError(
             "the run needs more memory than this machine has",
-            got=f"{needed / 2**30:.1f} GiB for {num_actors} actors with {FRAMES_OF_AN_ACTOR} fragments each in flight",
+            got=f"{needed / 2**30:.1f} GiB for {count} fragments that may exist at once",
             allowed=f"{present / 2**30:.1f} GiB",
-            fix="use fewer actors.num, actors.rows or actors.lanes",
+            fix="use fewer actors.num, actors.rows or actors.lanes, or a smaller flow.most_bytes",
         )
+
+
+def num_frames(config: RunConfig, frame_bytes: int) -> int:
+    """Fragments that may exist at once."""
+    _, most = config.actors.bounds
+    flow = config.plan(frame_bytes=frame_bytes).flow
+    return FRAMES_OF_AN_ACTOR * most if flow is None else flow.most_capacity + most
 
 
 def memory_bytes() -> int:

@@ -22,8 +22,11 @@ from actors.env.config import EnvConfig
 from actors.evaluate import EvaluationConfig
 from common.errors import ConfigError
 from common.nets import NetConfig
-from deploy.conductor.plan import Plan
-from deploy.config_sections import ActorsConfig, CheckpointConfig, DeadlineConfig, MetricsConfig
+from deploy.conductor.plan import Flow, Plan
+from deploy.config_sections import ActorsConfig, CheckpointConfig, DeadlineConfig, FlowConfig, MetricsConfig
+from learner.algorithms.appo import AppoConfig
+from learner.algorithms.impala import ImpalaConfig
+from learner.algorithms.making import AlgorithmConfig
 from learner.algorithms.ppo import PPOConfig
 from learner.optimiser import OptimiserConfig
 from learner.rank import LearnerConfig
@@ -39,22 +42,26 @@ class RunConfig:
         steps: environment steps after which the run ends.
         engine: ray = processes; inline = everything in this process, deterministic and easy to debug. Both give the
             same parameters, bit for bit.
-        policy_lag: 0 collects and learns in turn; 1 collects for the next update while one is made.
+        policy_lag: in synchronous collection (flow): 0 collects and learns in turn; 1 collects for the next update
+            while one is made.
         stop_at_return: end early once an evaluation's mean return reaches this.
     """
 
     env: EnvConfig = field(default_factory=EnvConfig)
-    algo: Literal["ppo"] = "ppo"
+    algo: Literal["ppo", "impala", "appo"] = "ppo"
     seed: int = 0
     steps: int = 100_000
     engine: Literal["ray", "inline"] = "ray"
     policy_lag: int = 1
     stop_at_return: float | None = None
     actors: ActorsConfig = field(default_factory=ActorsConfig)
+    flow: FlowConfig = field(default_factory=FlowConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     net: NetConfig = field(default_factory=NetConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    impala: ImpalaConfig = field(default_factory=ImpalaConfig)
+    appo: AppoConfig = field(default_factory=AppoConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
@@ -75,14 +82,38 @@ class RunConfig:
                     got="evaluation.every = 0",
                     allowed="1 or more updates",
                 )
-        if self.ppo.minibatch > self.rows_per_update:
+        self._check_algorithm()
+        self._check_deadlines()
+        self.plan()
+
+    def _check_algorithm(self) -> None:
+        if self.algo == "ppo" and self.ppo.minibatch > self.rows_per_update:
             raise ConfigError(
                 "ppo.minibatch is larger than an update",
                 got=self.ppo.minibatch,
-                allowed=f"at most actors.num x actors.lanes x actors.rows = {self.rows_per_update}",
+                allowed=f"at most the rows of an update, {self.rows_per_update}",
             )
-        self._check_deadlines()
-        self.plan()
+        if self.algo == "ppo" and self.net.core != "none":
+            raise ConfigError(
+                "net.core: ppo cuts updates into single rows, and a network that remembers needs them in sequence",
+                got=self.net.core,
+                allowed="none",
+                fix="use --algo appo (the same clipped objective, on sequences) or impala",
+            )
+        minibatches = {"ppo": 1, "impala": self.impala.minibatches, "appo": self.appo.minibatches}[self.algo]
+        if minibatches > self.actors.lanes:
+            raise ConfigError(
+                f"{self.algo}.minibatches: the lanes of a fragment are cut into them",
+                got=minibatches,
+                allowed=f"at most actors.lanes = {self.actors.lanes}",
+            )
+        pooled = self.actors.bounds != (self.actors.num, self.actors.num)
+        if pooled and not self.asynchronous:
+            raise ConfigError(
+                "actors.least and actors.most need asynchronous collection: in sync every update takes every actor",
+                got=f"{self.actors.bounds[0]} to {self.actors.bounds[1]}",
+                fix="use --algo impala or appo, or flow.mode = async",
+            )
 
     def _check_deadlines(self) -> None:
         """A rank gives the others up before the driver gives the rank up: else the loss of one would end them all."""
@@ -101,9 +132,30 @@ class RunConfig:
         return dataclasses.replace(self, learner=dataclasses.replace(self.learner, ranks=ranks))
 
     @property
+    def algorithm_config(self) -> AlgorithmConfig:
+        """The section of `algo`."""
+        sections: dict[str, AlgorithmConfig] = {"ppo": self.ppo, "impala": self.impala, "appo": self.appo}
+        return sections[self.algo]
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether actors collect at their own pace."""
+        return self.flow.mode == "async" or (self.flow.mode == "auto" and self.algo != "ppo")
+
+    @property
+    def max_lag(self) -> int:
+        """Updates that the weights of a fragment may be behind."""
+        return self.flow.max_lag if self.asynchronous else self.policy_lag
+
+    @property
+    def fragments_per_update(self) -> int:
+        """One of every actor, or flow.fragments."""
+        return (self.flow.fragments or self.learner.ranks) if self.asynchronous else self.actors.num
+
+    @property
     def rows_per_update(self) -> int:
-        """actors.num x actors.lanes x actors.rows."""
-        return self.actors.num * self.actors.lanes * self.actors.rows
+        """fragments_per_update x actors.lanes x actors.rows."""
+        return self.fragments_per_update * self.actors.lanes * self.actors.rows
 
     @property
     def horizon_updates(self) -> int:
@@ -111,8 +163,12 @@ class RunConfig:
         are no steps; past the horizon a schedule stays at its end."""
         return math.ceil(self.steps / self.rows_per_update)
 
-    def plan(self) -> Plan:
-        """What the conductor needs of it."""
+    def plan(self, *, frame_bytes: int = 0) -> Plan:
+        """What the conductor needs of it.
+
+        Args:
+            frame_bytes: of a fragment, where that is known: bounds what may be in flight.
+        """
         return Plan(
             num_actors=self.actors.num,
             policy_lag=self.policy_lag,
@@ -122,11 +178,25 @@ class RunConfig:
             final_episodes=self.evaluation.final_episodes,
             checkpoint_every=self.checkpoint.every,
             stop_at_return=self.stop_at_return,
+            flow=self._flow(frame_bytes) if self.asynchronous else None,
             max_restarts=self.actors.max_restarts,
+            restart_window=self.actors.restart_window,
             num_ranks=self.learner.ranks,
             max_rank_restarts=self.learner.max_restarts,
             audit_every=self.learner.sync.audit_every,
             collective_s=self.learner.sync.collective_s,
+        )
+
+    def _flow(self, frame_bytes: int) -> Flow:
+        fragments = self.fragments_per_update
+        least, most = self.actors.bounds
+        return Flow(
+            fragments=fragments,
+            max_lag=self.flow.max_lag,
+            first_capacity=max(fragments, self.flow.first_in_flight),
+            most_capacity=self.flow.most_fragments(fragments=fragments, frame_bytes=frame_bytes),
+            least_actors=least,
+            most_actors=most,
         )
 
     def to_plain(self) -> dict[str, Any]:
@@ -239,7 +309,7 @@ def recipe(algo: str, env_id: str) -> tuple[str, dict[str, Any]]:
         file = folder / f"{name}.toml"
         if file.is_file():
             return name, tomllib.loads(file.read_text(encoding="utf-8"))
-    raise ConfigError("algorithm without a recipe", got=algo, allowed="ppo")
+    raise ConfigError("algorithm without a recipe", got=algo, allowed="ppo, impala or appo")
 
 
 def setting(text: str) -> dict[str, Any]:

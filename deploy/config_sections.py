@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from common.errors import ConfigError
 from common.ports import PortRange
@@ -21,21 +22,82 @@ class ActorsConfig:
         num: actor processes.
         lanes: environments of each actor, B.
         rows: ticks of a fragment, T.
-        max_restarts: restarts of one actor before it is given up; the run goes on while any actor lives.
+        max_restarts: restarts of one actor within `restart_window` updates before it is given up; the run goes on while
+            any actor lives.
+        restart_window: in updates.
+        least, most: bounds of the pool in asynchronous collection: while the learner starves an actor is added, while
+            fragments pile up one is taken away. 0 = `num`, so that the pool keeps its size.
     """
 
     num: int = 2
     lanes: int = 8
     rows: int = 128
     max_restarts: int = 3
+    restart_window: int = 1000
+    least: int = 0
+    most: int = 0
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Of the pool: `least` and `most`, `num` where they are 0."""
+        return self.least or self.num, self.most or self.num
 
     def __post_init__(self) -> None:
-        limits = {"num": 4096, "lanes": MAX_LANES, "rows": MAX_FRAGMENT_ROWS}
+        limits = {"num": 4096, "restart_window": 1_000_000_000, "lanes": MAX_LANES, "rows": MAX_FRAGMENT_ROWS}
         for name, most in limits.items():
             if not 1 <= getattr(self, name) <= most:
                 raise ConfigError(f"actors.{name}", got=getattr(self, name), allowed=f"1 to {most:,}")
         if self.max_restarts < 0:
             raise ConfigError("actors.max_restarts", got=self.max_restarts, allowed="0 or more")
+        least, most = self.bounds
+        if not 1 <= least <= self.num <= most <= 4096:
+            raise ConfigError(
+                "actors.least, actors.num, actors.most",
+                got=f"{least}, {self.num}, {most}",
+                allowed="1 or more each, in ascending order, at most 4,096",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowConfig:
+    """How fragments flow from actors to the learner.
+
+    Attributes:
+        mode: sync = every update takes one fragment of every actor, made by weights at most `policy_lag` updates old:
+            no timing can change a bit. async = every actor always has work in flight, and an update takes what has
+            arrived; what happened is in the ledger, by which the run can be made again. auto = async for impala and
+            appo.
+        fragments: of an update, in async; 0 = one for each learner rank.
+        max_lag: a fragment whose weights are more updates behind is dropped, and counted.
+        first_in_flight: fragments between being told and being trained on, at first; doubles while that makes the
+            learner starve, shrinks while it is not used.
+        most_in_flight: the largest that it grows to; never more than max_lag x fragments.
+        most_bytes: the same in bytes.
+    """
+
+    mode: Literal["auto", "sync", "async"] = "auto"
+    fragments: int = 0
+    max_lag: int = 16
+    first_in_flight: int = 16
+    most_in_flight: int = 1024
+    most_bytes: int = 2 * 2**30
+
+    def __post_init__(self) -> None:
+        if self.fragments < 0:
+            raise ConfigError("flow.fragments", got=self.fragments, allowed="0 (one for each rank) or more")
+        for name in ("max_lag", "first_in_flight", "most_in_flight", "most_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"flow.{name}", got=getattr(self, name), allowed="1 or more")
+
+    def most_fragments(self, *, fragments: int, frame_bytes: int) -> int:
+        """The largest number of fragments in flight: by count, by age and by bytes, but enough for one update.
+
+        Args:
+            fragments: of an update.
+            frame_bytes: of a fragment; 0 where that is not known yet.
+        """
+        by_bytes = self.most_bytes // frame_bytes if frame_bytes else self.most_in_flight
+        return max(fragments, min(self.most_in_flight, self.max_lag * fragments, by_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

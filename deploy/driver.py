@@ -18,6 +18,7 @@ from deploy.conductor.messages import (
     Command,
     Event,
     Finish,
+    FragmentDropped,
     Note,
     RecordUpdate,
     RollBack,
@@ -119,7 +120,7 @@ class Driver:
         for command in commands:
             match command:
                 case WriteCheckpoint():
-                    self._record.flush()
+                    self._record.save(command)
                     self._writer.write(command.cut)
                 case RecordUpdate():
                     self._record.commit(command, self._conductor)
@@ -131,6 +132,8 @@ class Driver:
                 case Note():
                     self._record.note(command)
                     self._watch.note(command)
+                case FragmentDropped():
+                    self._watch.drop(command)
                 case Finish():
                     pass
                 case _:

@@ -10,6 +10,7 @@ import numpy as np
 from actors.evaluate import EvaluationResult
 from common.checkpoints import CheckpointStore
 from common.clock import NS_PER_S, Clock
+from common.ledger import LedgerFragment
 from common.runs import ROLLBACK_EVENT, CheckpointRecord, EvaluationRecord, RunRegistry, UpdateRecord
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import (
@@ -21,6 +22,7 @@ from deploy.conductor.messages import (
     Note,
     RecordUpdate,
     RollBack,
+    WriteCheckpoint,
 )
 
 FLUSH_EVERY_S = 1.0
@@ -41,6 +43,7 @@ class Record:
         self._start_ns = clock.now_ns()
         self._flushed_ns = self._start_ns
         self._rows: list[UpdateRecord] = []
+        self._fragments: list[LedgerFragment] = []
         self._returns: list[float] = []
         self._facts_noted: set[str] = set()
         self._version = 0
@@ -70,6 +73,7 @@ class Record:
     def commit(self, command: RecordUpdate, conductor: Conductor) -> None:
         """Take an update that every rank of the group agreed on; the conductor stands right behind it."""
         self._rows.append(self._update_record(command, conductor))
+        self._fragments += command.ledger
         self._returns.clear()
         if (self._clock.now_ns() - self._flushed_ns) / NS_PER_S >= FLUSH_EVERY_S:
             self.flush()
@@ -91,11 +95,19 @@ class Record:
         if note.kind != ROLLBACK_EVENT:
             self._registry.record_event(self._run, note.kind, note.data)
 
+    def save(self, command: WriteCheckpoint) -> None:
+        """A cut is about to be written: all that was decided before it is on record first."""
+        self._fragments += command.ledger
+        self.flush()
+
     def flush(self) -> None:
         """Write the gathered rows."""
         self._flushed_ns = self._clock.now_ns()
-        self._registry.record_updates(self._rows, wall_s=self.wall_s)
-        self._rows = []
+        if self._rows:
+            self._registry.record_updates(self._rows, self._fragments, wall_s=self.wall_s)
+        else:
+            self._registry.record_fragments(self._run, self._fragments)
+        self._rows, self._fragments = [], []
 
     def close(self, conductor: Conductor) -> None:
         """Write what is left, and the accounts as they stand: fragments may have come since the last update."""
@@ -128,6 +140,7 @@ class Record:
             parameter_digest=report.parameter_digest,
             state_digest=report.state_digest,
             chain=command.chain,
+            num_ranks=command.num_ranks,
             produced=accounts.produced,
             trained=accounts.trained,
             in_flight=accounts.in_flight,

@@ -15,7 +15,7 @@ from typing import Any
 from common.clock import Clock, MonotonicClock
 from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, Registry, Target, new_registry, serve
 from common.process_identity import ProcessIdentity
-from deploy.compose import FRAMES_OF_AN_ACTOR, Composition
+from deploy.compose import Composition, num_frames
 from deploy.config import RunConfig
 from deploy.display import Display, Silent
 from deploy.drill_faults import Drill
@@ -95,12 +95,12 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
     from deploy.ray_launch import connect, disconnect, gpus_of_a_rank
     from deploy.ray_processes import ProcessSetup, source_digests
 
-    num_actors, num_ranks = config.actors.num, config.learner.ranks
+    num_actors, num_ranks = config.actors.bounds[1], config.learner.ranks
     frame_bytes = composition.layout.frame_layout().payload_bytes
     embedded = connect(
         num_processes=num_actors + num_ranks,
         num_spare=num_ranks,
-        object_store_bytes=FRAMES_OF_AN_ACTOR * num_actors * frame_bytes,
+        object_store_bytes=num_frames(config, frame_bytes) * frame_bytes,
     )
     session.install_signals()  # Ray has put its own in
     setup = ProcessSetup(

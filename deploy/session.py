@@ -264,7 +264,8 @@ def _run(
     resumed: Cut | None = None if saved is None else with_frames(saved.cut, engine.put_frame)
     state = begin if saved is None else saved.learner
     initial = None if state is None else engine.put_state(state)
-    conductor = Conductor(config.plan(), versions=versions, initial=initial, resumed=resumed)
+    plan = config.plan(frame_bytes=composition.layout.frame_layout().payload_bytes)
+    conductor = Conductor(plan, versions=versions, initial=initial, resumed=resumed)
     metrics = DriverMetrics(session.metrics)
     watch = Watch(metrics, session.display, clock, SyncTally.of_run(registry, run))
     watch.tick(conductor)  # at once: a scrape of a resumed run must not find its totals back at 0
@@ -290,11 +291,16 @@ def _announce(session: Session, composition: Composition, out: Path, saved: Save
     tell(f"run          {composition.run}")
     ranks = config.learner.ranks
     shape = f"{actors.num} actors x {actors.lanes} lanes x {actors.rows} rows"
-    tell(f"environment  {config.env.id}, {shape}, policy lag {config.policy_lag}, engine {config.engine}")
+    tell(f"environment  {config.env.id}, {shape}, engine {config.engine}")
+    if config.asynchronous:
+        flow = f"{config.fragments_per_update} fragments an update, dropped when more than {config.flow.max_lag} behind"
+        tell(f"collection   asynchronous, {flow}")
+    else:
+        tell(f"collection   synchronous, policy lag {config.policy_lag}")
     if ranks > 1:
         tell(f"learner      {ranks} ranks, every gradient step verified")
-    if ranks > actors.num:
-        tell(f"WARNING: {ranks - actors.num} learner ranks have no rows of their own: fragments are shared out whole")
+    if (idle := ranks - config.fragments_per_update) > 0:
+        tell(f"WARNING: {idle} learner ranks have no rows of their own: fragments are shared out whole")
     tell(f"checkpoints  {out / composition.run / 'checkpoints'}")
     tell(f"run record   {out / REGISTRY_FILE}")
     if session.listening:

@@ -12,6 +12,7 @@ from deploy.conductor.messages import (
     CheckpointWritten,
     EvaluationMade,
     Event,
+    FragmentDropped,
     FragmentMade,
     LearnerStarted,
     Note,
@@ -76,6 +77,9 @@ class Watch:
         cause, seconds = recovered
         self._metrics.observe_recovery(seconds=seconds, cause=cause)
         return Note(kind=RECOVERED, data={"from": cause.value, "seconds": round(seconds, 3)})
+
+    def drop(self, dropped: FragmentDropped) -> None:
+        """A fragment was dropped as the flow has it."""
 
     def checkpoint(self, written: CheckpointWritten, seconds: float) -> None:
         """A checkpoint was written, or not."""

@@ -14,6 +14,7 @@ from deploy.conductor.messages import (
     ActorSnapshot,
     ActorStarted,
     Cut,
+    FragmentDropped,
     FragmentMade,
     Held,
     Note,
@@ -127,24 +128,28 @@ class Collection:
         held = Held(summary=summary, frame=event.frame, weights=self._weights.contained(summary.version))
         self._accounts.produce(summary)
         if summary.lease != seat.lease or not seat.awaits(summary.term, summary.update):
-            yield self._refuse(held, OLD_LEASE)
+            yield self._refusal(held, OLD_LEASE)
             return
         seat.outstanding.pop(0)
         if summary.term != term:
             for cut in self._cuts.unwritten:
                 cut.drop(held, OLD_TERM)
-            yield self._refuse(held, OLD_TERM)
+            yield self._refusal(held, OLD_TERM)
             return
         self._policy.add(held)
         for cut in self._cuts.unwritten:
             cut.receive(held)
 
-    def _refuse(self, held: Held, reason: str) -> Note:
-        self._accounts.drop(reason, held.summary.num_valid)
-        self._fates.drop(held, reason, term=self._progress.term, issued=self._progress.issued)
+    def _refusal(self, held: Held, reason: str) -> Note:
+        self._drop(held, reason)
         actor, incarnation, sequence = held.key
         data = {"actor": actor, "incarnation": incarnation, "sequence": sequence, "reason": reason}
         return Note(kind="FRAGMENT_REFUSED", data=data)
+
+    def _drop(self, held: Held, reason: str) -> None:
+        self._accounts.drop(reason, held.summary.num_valid)
+        behind = [cut.update for cut in self._cuts.unwritten if held.summary.actor not in cut.snapshots]
+        self._fates.drop(held, reason, term=self._progress.term, issued=min([self._progress.issued, *behind]))
 
     def take_snapshot(self, event: ActorSnapshot) -> None:
         """An actor's state has arrived; it is part of its cut, unless the process or the cut was given up."""
@@ -206,11 +211,13 @@ class Collection:
                 seat.snapshot_told.add(cut.update)
                 yield SnapshotActor(actor=seat.actor, update=cut.update)
 
-    def compose(self, update: int, *, idle: bool) -> Iterator[Note | tuple[Held, ...]]:
+    def compose(self, update: int, *, idle: bool) -> Iterator[FragmentDropped | tuple[Held, ...]]:
         """What is dropped, and, if there is enough, the fragments of `update`: they go to the learner."""
         composed = self._policy.compose(update, self.seats, idle=idle)
         for held, reason in composed.dropped:
-            yield self._refuse(held, reason)
+            self._drop(held, reason)
+            actor, incarnation, sequence = held.key
+            yield FragmentDropped(actor=actor, incarnation=incarnation, sequence=sequence, reason=reason)
         if composed.held:
             self._issued[update] = composed.held
             yield composed.held

@@ -38,6 +38,7 @@ from deploy.conductor.messages import (
     Event,
     Fatal,
     Finish,
+    FragmentDropped,
     FragmentMade,
     GroupJoined,
     Handle,
@@ -416,7 +417,7 @@ class Conductor:
             held: tuple[Held, ...] = ()
             dropped = False
             for each in self._collection.compose(self.issued, idle=self._learners.idle):
-                if isinstance(each, Note):
+                if isinstance(each, FragmentDropped):
                     dropped = True
                     yield each
                 else:

@@ -15,10 +15,9 @@ class Fates:
         self._dropped: list[LedgerFragment] = []
 
     def drop(self, held: Held, reason: str, *, term: int, issued: int) -> None:
-        """A fragment was dropped when `issued` updates had been told.
+        """A fragment was dropped when `issued` updates had been told (or it lies before a cut behind so many).
 
-        So it is recorded with the last of these: a cut behind that one was opened before or after. If after, the
-        fragment is before the cut; if before, it may be part of the cut, and is decided on again after a resume.
+        It is recorded with the last of these. What is part of a cut is decided on again after a resume from there.
         """
         self._dropped.append(_entry(held, fate=reason, decided_in=term, update=issued, place=-1))
 

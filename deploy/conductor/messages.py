@@ -471,6 +471,16 @@ class RecordUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentDropped:
+    """A fragment was dropped as the flow has it: counted and in the ledger, no reason for alarm."""
+
+    actor: int
+    incarnation: int
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RollBack:
     """Forget what was recorded after `update`: the run goes on from there under `term`."""
 
@@ -481,4 +491,4 @@ class RollBack:
 
 RankCommand = StartRank | AdoptState | JoinGroup | Publish | Update | SnapshotLearner | HurryRank | StopRank
 ActorCommand = StartActor | StopActor | OfferWeights | Collect | SnapshotActor | Evaluate
-Command = RankCommand | ActorCommand | WriteCheckpoint | RecordUpdate | RollBack | Note | Finish
+Command = RankCommand | ActorCommand | WriteCheckpoint | RecordUpdate | FragmentDropped | RollBack | Note | Finish

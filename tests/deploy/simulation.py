@@ -33,6 +33,7 @@ from deploy.conductor.messages import (
     EvaluationMade,
     Event,
     Finish,
+    FragmentDropped,
     FragmentMade,
     LearnerStarted,
     Note,
@@ -338,6 +339,8 @@ class Simulation:
                     self._commit(command)
                 case RollBack():
                     self._roll_back(command)
+                case FragmentDropped():
+                    pass
                 case Finish():
                     assert command is self.conductor.finish
                 case _:
@@ -508,10 +511,9 @@ class Simulation:
             number = event.summary.num_valid
             ledger.produced += number
             ledger.in_flight[event.frame.digest] = number
-        for note in commands:
-            if isinstance(note, Note) and note.kind == "FRAGMENT_REFUSED" and "sequence" in note.data:
-                dropped = self.frames[note.data["actor"], note.data["incarnation"], note.data["sequence"]]
-                ledger.dropped += ledger.in_flight.pop(dropped.digest)
+        for command in commands:
+            if (name := _dropped(command)) is not None:
+                ledger.dropped += ledger.in_flight.pop(self.frames[name].digest)
         if isinstance(event, LearnerStarted):
             self._agreed.add(event.version)
 
@@ -553,3 +555,14 @@ class Simulation:
             actors = [held.summary.actor for held in cut.frames if held.summary.update == update]
             assert actors == sorted(set(actors))
             assert {seat.actor for seat in cut.seats if not seat.quarantined} <= set(actors)
+
+
+def _dropped(command: Command) -> tuple[int, int, int] | None:
+    """Which fragment a command says was dropped on arrival, or in composing an update."""
+    match command:
+        case FragmentDropped():
+            return command.actor, command.incarnation, command.sequence
+        case Note(kind="FRAGMENT_REFUSED", data={"sequence": int(sequence), **data}):
+            return data["actor"], data["incarnation"], sequence
+        case _:
+            return None
