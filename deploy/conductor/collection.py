@@ -195,7 +195,6 @@ class Collection:
 
     def tell(self, moment: Moment) -> Iterator[ActorCommand]:
         """Everything that actors can be told now."""
-        yield from self._policy.staff(self.seats, moment)
         for seat in sorted(self.seats, key=lambda each: len(each.outstanding)):
             while seat.running:
                 yield from self._tell_snapshots(seat)
@@ -203,6 +202,7 @@ class Collection:
                 if command is None:
                     break
                 yield command
+        yield from self._policy.staff(self.seats, moment)  # who has just left may be followed
 
     def _tell_snapshots(self, seat: Seat) -> Iterator[SnapshotActor]:
         for cut in self._cuts.unwritten:

@@ -180,6 +180,7 @@ def test_a_missing_update_is_a_difference() -> None:
     assert through == 1
     assert first is not None
     assert (first.update, first.a["update"], first.b["update"]) == (2, 2, 3)
+    assert first_difference(a, [a[0], replace(a[1], update=3)])[0] == 1
 
 
 # Runs
