@@ -41,7 +41,6 @@ from common.run_records import (
     UpdateRecord,
 )
 from common.runs_database import Database, Row, Session
-from common.runs_ledger import Position
 
 __all__ = [
     "CheckpointRecord",
@@ -307,9 +306,7 @@ class RunRegistry:
         rows = self._rows_of("checkpoints", run, "1 ORDER BY update_number, length(name), name")
         return [records.checkpoint_from_row(row, run) for row in rows]
 
-    def truncate_after(
-        self, run: str, update: int, *, term: int | None = None, positions: Mapping[int, Position] | None = None
-    ) -> None:
+    def truncate_after(self, run: str, update: int, *, term: int | None = None) -> None:
         """Go on from `update`: what was recorded of later updates is removed and an event RESUMED tells how much.
 
         The run's own row goes back to `update`, except for its version and term, which only grow. Events stay. Of the
@@ -317,11 +314,9 @@ class RunRegistry:
 
         Args:
             term: of that cut; None = the one in which `update` was made.
-            positions: by actor, its incarnation in that cut and the sequence of its next fragment: what it made before
-                and was dropped while the cut was being taken is part of the history, and stays.
         """
         with self._writing(run, f"truncation after update {update}", durable=True) as (session, run_id):
-            fragments = runs_ledger.remove_after(session, run_id, update, term=term, positions=positions or {})
+            fragments = runs_ledger.remove_after(session, run_id, update, term=term)
             removed = statements.remove_after(session, run_id, update)
             data = {"after_update": update, **removed, "fragments_removed": fragments}
             self._insert_event(session, run_id, "RESUMED", data)

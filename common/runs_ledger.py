@@ -18,7 +18,6 @@ INTEGERS = (
     *("decided_in", "update_number", "actor", "incarnation", "sequence"),
     *("place", "term", "weights", "num_valid", "digest"),
 )
-Position = tuple[int, int]  # an actor's incarnation, and the sequence of the fragment that it makes next
 
 
 def insert(session: Session, run_id: int, fragments: Sequence[LedgerFragment]) -> None:
@@ -41,38 +40,35 @@ def insert(session: Session, run_id: int, fragments: Sequence[LedgerFragment]) -
                 "fate": codes[fragment.fate],
                 "digest": _signed(int(fragment.digest)),
             },
+            replace=True,  # dropped behind a cut that it is part of, and again after a resume from there
         )
 
 
-def remove_after(
-    session: Session, run_id: int, update: int, *, term: int | None, positions: Mapping[int, Position]
-) -> int:
+def remove_after(session: Session, run_id: int, update: int, *, term: int | None) -> int:
     """Remove what was decided after the cut behind `update`; returns how many rows.
 
     Args:
         term: of the cut; None = the one that `update` was made in. Rows of earlier terms stay, whatever their update:
             they moved environments before a rollback that lies before the cut.
-        positions: by actor, where the cut found it. Its fragments before that were made in the history that goes on, so
-            they stay if they were dropped while the cut was being taken.
     """
     if update == 0 and term is None:
         return session.change("DELETE FROM fragments WHERE run_id = ?", run_id)
     if term is None:
         row = session.one("SELECT term FROM updates WHERE run_id = ? AND update_number = ?", run_id, update)
         term = 0 if row is None else int(row["term"])
-    sql = (
-        "SELECT * FROM fragments WHERE run_id = ? AND decided_in >= ? AND (decided_in > ? OR update_number > ?)"
-        " ORDER BY decided_in, update_number, actor, incarnation, sequence"
+    return session.change(
+        "DELETE FROM fragments WHERE run_id = ? AND decided_in >= ? AND (decided_in > ? OR update_number > ?)",
+        run_id,
+        term,
+        term,
+        update,
     )
-    removed = 0
-    for row in session.rows(sql, run_id, term, term, update):
-        if not (row["place"] < 0 and (row["incarnation"], row["sequence"]) < positions.get(row["actor"], (0, 0))):
-            removed += _remove(session, row)
-    return removed
 
 
 def read(session: Session, run_id: int) -> Ledger:
-    """The whole ledger, in the order of decisions. RegistryError if a row cannot have been written by `insert`."""
+    """The whole ledger, in the order of decisions. Of two decisions on one fragment, before and after a resume from a
+    cut that it is part of, the later one. RegistryError if a row cannot have been written by `insert`.
+    """
     fates = {row["code"]: row["fate"] for row in session.rows("SELECT code, fate FROM fates")}
     fragments = session.rows(
         "SELECT * FROM fragments WHERE run_id = ?"
@@ -82,8 +78,9 @@ def read(session: Session, run_id: int) -> Ledger:
     updates = session.rows(
         "SELECT update_number, term, num_ranks FROM updates WHERE run_id = ? ORDER BY update_number", run_id
     )
+    decided = {fragment.name: fragment for fragment in (_fragment(row, fates) for row in fragments)}
     return Ledger(
-        fragments=tuple(_fragment(row, fates) for row in fragments),
+        fragments=tuple(decided.values()),
         updates=tuple(
             LedgerUpdate(update=row["update_number"], term=row["term"], num_ranks=row["num_ranks"]) for row in updates
         ),
@@ -107,14 +104,6 @@ def tally(session: Session, run_id: int) -> LedgerTally:
         trained=by_fate.pop(TRAINED, 0),
         dropped=by_fate,
         num_bytes=made * BYTES_PER_FRAGMENT,
-    )
-
-
-def _remove(session: Session, row: Row) -> int:
-    return session.change(
-        "DELETE FROM fragments WHERE run_id = ? AND decided_in = ? AND update_number = ?"
-        " AND actor = ? AND incarnation = ? AND sequence = ?",
-        *(row[name] for name in ("run_id", "decided_in", "update_number", "actor", "incarnation", "sequence")),
     )
 
 

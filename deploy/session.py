@@ -207,11 +207,12 @@ def _newest(out: Path, registry: RunRegistry, composition: Composition, session:
         registry.record_event(run, "CHECKPOINT_SKIPPED", {"name": name, "error": str(error)})
 
     checkpoint = store.newest_good(skipped)
-    update = 0 if checkpoint is None else checkpoint.info.update
+    saved = None if checkpoint is None else read_saved(checkpoint)
+    update = 0 if saved is None else saved.cut.update
     store.discard_after(update)
-    registry.truncate_after(run, update)
+    registry.truncate_after(run, update, term=None if saved is None else saved.cut.term)
     registry.prune_checkpoints(run, store.names())
-    return None if checkpoint is None else read_saved(checkpoint)
+    return saved
 
 
 def _drive(

@@ -149,15 +149,19 @@ def test_a_resume_goes_on_from_what_was_decided_before_its_cut(registry: RunRegi
     assert len(registry.ledger("other").fragments) == 1
 
 
-def test_what_was_dropped_while_the_cut_was_taken_stays(registry: RunRegistry) -> None:
-    """The actor's state in the cut lies behind it: nobody makes it again. In the cut, actor 0 makes 3 next, and actor 1
-    makes 3 of its second life."""
+def test_of_two_decisions_on_a_fragment_the_later_one_holds(registry: RunRegistry) -> None:
+    """Dropped right behind the cut that it is part of, and decided on again after the resume: dropped once more (with
+    the same update told) or trained."""
     train(registry, 1, 2)
-    late = [dropped(0, 2, 3), dropped(1, 2, 3), dropped(1, 2, 3, incarnation=1), dropped(1, 3, 3, incarnation=1)]
-    registry.record_fragments("pong", [*late, dropped(0, 3, 3), fragment(2, 0, 3), dropped(2, 1, 3)])
-    registry.truncate_after("pong", 2, positions={0: (0, 3), 1: (1, 3), 2: (0, 1)})
-    kept = registry.ledger("pong").fragments[4:]
-    assert [each.name for each in kept] == [(0, 0, 2), (1, 0, 2), (1, 1, 2)]
+    registry.record_fragments("pong", [dropped(5, 0, 2), dropped(5, 1, 2)])
+    registry.truncate_after("pong", 2)
+    registry.record_fragments("pong", [dropped(5, 0, 2)])
+    registry.record_updates([update(3)], [fragment(5, 1, 3)])
+    ledger = registry.ledger("pong")
+    assert [(each.name, each.fate) for each in ledger.fragments if each.actor == 5] == [
+        ((5, 0, 0), "stale"),
+        ((5, 0, 1), "trained"),
+    ]
 
 
 def test_a_rollback_keeps_the_fragments_of_what_it_undoes(registry: RunRegistry) -> None:
