@@ -40,7 +40,7 @@ def insert(session: Session, run_id: int, fragments: Sequence[LedgerFragment]) -
                 "fate": codes[fragment.fate],
                 "digest": _signed(int(fragment.digest)),
             },
-            replace=True,  # dropped behind a cut that it is part of, and again after a resume from there
+            replace=fragment.place < 0,  # dropped behind a cut that it is part of, and again after a resume from there
         )
 
 

@@ -93,9 +93,9 @@ def train(
     out = Path(out)
     composition = compose(run, config)
     with open_registry(out, create=True) as registry:
-        begin = _initial_weights(out, registry, init_from, composition) if init_from else None
+        begin, origin = _initial_weights(out, registry, init_from, composition) if init_from else (None, {})
         with claimed(config, display, stop, who=run or config.env.id) as session:
-            name = _create_run(registry, config, out, run, session)
+            name = _create_run(registry, config, out, run, session, origin)
             return _drive(session, registry, replace(composition, run=name), out, begin=begin, drill=drill)
 
 
@@ -163,8 +163,11 @@ def _compare_ranks(registry: RunRegistry, run: str, session: Session, *, before:
         )
 
 
-def _create_run(registry: RunRegistry, config: RunConfig, out: Path, run: str, session: Session) -> str:
-    facts = _facts()
+def _create_run(
+    registry: RunRegistry, config: RunConfig, out: Path, run: str, session: Session, origin: dict[str, str]
+) -> str:
+    """`origin`: the checkpoint that the run begins with, if it does."""
+    facts = _facts() | ({"init_from": origin} if origin else {})
     base = f"{config.env.id.rpartition(':')[2]}-{config.algo}-s{config.seed}"
     name = run or registry.unused_name(base.replace("/", "-"))
     registry.create_run(
@@ -181,7 +184,10 @@ def _create_run(registry: RunRegistry, config: RunConfig, out: Path, run: str, s
     return name
 
 
-def _initial_weights(out: Path, registry: RunRegistry, source: str, composition: Composition) -> InitialWeights:
+def _initial_weights(
+    out: Path, registry: RunRegistry, source: str, composition: Composition
+) -> tuple[InitialWeights, dict[str, str]]:
+    """The newest weights of another run, and which they are, for the record."""
     registry.run(source)
     checkpoint = checkpoint_store(out, source).newest_good(lambda name, error: None)
     if checkpoint is None:
@@ -194,7 +200,8 @@ def _initial_weights(out: Path, registry: RunRegistry, source: str, composition:
             allowed=f"network {composition.network[:12]}",
             fix="use the spaces and the net configuration of that run",
         )
-    return InitialWeights(flat=state.parameters, fingerprint=state.manifest_fingerprint)
+    origin = {"run": source, "checkpoint": checkpoint.info.name, "parameter_digest": state.parameter_digest}
+    return InitialWeights(flat=state.parameters, fingerprint=state.manifest_fingerprint), origin
 
 
 def _newest(out: Path, registry: RunRegistry, composition: Composition, session: Session) -> SavedRun | None:
