@@ -163,3 +163,22 @@ def test_an_update_never_needs_more_than_may_be_in_flight() -> None:
     """It would wait for ever."""
     with pytest.raises(ConfigError, match="more fragments than may be in flight"):
         flow(fragments=5, most_capacity=4)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=SEEDS, again=SEEDS)
+def test_actors_come_and_go_and_the_run_is_made_again(seed: int, again: int) -> None:
+    """A pool between 1 and 4: who comes begins a life of its own, who goes has made all it was told."""
+    flow_ = flow(fragments=1, least_actors=1, most_actors=4)
+    plan_ = plan(num_actors=2, flow=flow_, total_steps=1500, max_restarts=50)
+    simulation, finish = run(plan_, seed=seed, faults=Faults(loss=0.005))
+    assert finish.status == "finished"
+    assert_made_again(simulation.chain, ledger_of(simulation), plan_, again)
+
+
+def test_a_pool_grows_to_its_bound_while_the_learner_starves() -> None:
+    """Two actors for four fragments an update: one after the other joins, as far as it goes."""
+    flow_ = flow(fragments=4, least_actors=1, most_actors=4, max_lag=40, most_capacity=40)
+    simulation, _ = run(plan(num_actors=2, flow=flow_, total_steps=6000), seed=1)
+    assert [seat.actor for seat in simulation.conductor.seats if seat.live] == [0, 1, 2, 3]
+    assert simulation.conductor.policy.starved > 0  # type: ignore[attr-defined]
