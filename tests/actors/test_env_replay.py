@@ -81,7 +81,7 @@ def test_what_is_drawn_from_shared_generators_cannot_be_run_again_alone() -> Non
     assert prove_restorable(replace(config, vectorise="async"), streams=Streams(0)).restores == "replay"
 
 
-@pytest.mark.parametrize(("name", "kwargs"), [("StatefulObject", {}), ("Opaque", {"carries": True})])
+@pytest.mark.parametrize(("name", "kwargs"), [("StatefulObject", {}), ("Opaque", {"carries": True, "ends": 10**6})])
 def test_what_depends_on_more_than_seed_and_actions_is_refused(name: str, kwargs: dict[str, Any]) -> None:
     """A counter of the class; an episode that begins where the last one ended."""
     verdict = prove_restorable(EnvConfig(id=test_id(name), kwargs=kwargs), streams=Streams(0))
