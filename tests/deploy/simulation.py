@@ -266,6 +266,7 @@ class Simulation:
         self._count(event, commands)
         self._carry_out(commands)
         self._check_accounts()
+        self._check_flow()
         assert self._progress() >= before, "a total has gone back"
         if self.conductor.finish is None:
             assert self.conductor.waiting_for() != "nothing"
@@ -529,6 +530,12 @@ class Simulation:
         assert accounts.produced == accounts.trained + accounts.dropped_total + accounts.in_flight
         counted = (accounts.produced, accounts.trained, accounts.dropped_total, accounts.in_flight)
         assert counted == (ledger.produced, ledger.trained, ledger.dropped, sum(ledger.in_flight.values()))
+
+    def _check_flow(self) -> None:
+        """What is told, in hand and with the learner is never more than the plan allows: memory is bounded."""
+        if self.plan.flow is not None:
+            told = sum(len(seat.outstanding) for seat in self.conductor.seats)
+            assert told + len(self._ledger.in_flight) <= self.plan.flow.most_capacity
 
     def _check_cut(self, cut: Cut) -> None:
         """A cut is of one moment: learner, actors and fragments all stand right behind update `update`."""
