@@ -28,10 +28,12 @@ from deploy.conductor.messages import (
     StopActor,
     WeightsHeld,
 )
-from deploy.ray_calls import Failure, Process, Processes
+from deploy.ray_calls import FETCH_S, Failure, Process, Processes
+from deploy.ray_launch import has_free_cpu
 from deploy.ray_processes import ActorProcess, ProcessSetup
 
 CLOSE_S = 10.0
+GET_A_PLACE = "be given a process by Ray"
 
 
 class RayActors:
@@ -51,6 +53,7 @@ class RayActors:
         self._last_words = last_words
         self._deadlines = composition.config.deadlines
         self._stopping: set[str] = set()
+        self._host = setup.driver.host
         remote: Any = ray.remote
         self._class: Any = remote(concurrency_groups={"control": 1})(ActorProcess)  # offers are taken while it collects
 
@@ -88,8 +91,10 @@ class RayActors:
                 metrics_port=process.presence.metrics_port,
             )
 
+        start_s = self._deadlines.start_s
+        self._calls.expect(process, process.handle.__ray_ready__.remote(), GET_A_PLACE, start_s, lambda _: None)
         reference = process.handle.start.remote(command.snapshot)
-        self._calls.expect(process, reference, "start", self._deadlines.start_s, started)
+        self._calls.expect(process, reference, "start", start_s, started)
 
     def _tell(self, process: Process, command: StopActor | OfferWeights | Collect | SnapshotActor | Evaluate) -> None:
         deadlines, handle, lease = self._deadlines, process.handle, process.lease
@@ -107,10 +112,7 @@ class RayActors:
             case Collect(update=update):
                 order = CollectOrder(update=update, term=command.term, version=command.version)
                 frame, summary = handle.collect.options(num_returns=2).remote(order, command.weights)
-                what = f"collect for update {update}"
-                self._calls.expect(
-                    process, summary, what, deadlines.collect_s, lambda got: FragmentMade(summary=got, frame=frame)
-                )
+                self._expect_fragment(process, frame, summary, update)
             case SnapshotActor(actor=actor, update=update):
                 self._calls.expect(
                     process,
@@ -129,6 +131,23 @@ class RayActors:
                     lambda got: EvaluationMade(update=update, final=final, result=got),
                 )
 
+    def _expect_fragment(self, process: Process, frame: Any, summary: Any, update: int) -> None:
+        """One of another host is made once its frame is on this one: a node that is lost takes with it what it alone
+        has, and an update that was told of a frame cannot be made without it.
+        """
+        what, limit_s = f"collect for update {update}", self._deadlines.collect_s
+
+        def arrived(_: Any) -> Event:
+            return FragmentMade(summary=ray.get(summary, timeout=FETCH_S), frame=frame)
+
+        def made(got: Any) -> Event:
+            return FragmentMade(summary=got, frame=frame)
+
+        if process.identity is not None and process.identity.host != self._host:
+            self._calls.expect(process, frame, what, limit_s, arrived)
+        else:
+            self._calls.expect(process, summary, what, limit_s, made)
+
     def _stop(self, process: Process) -> None:
         """Its environments are closed, then it ends. Its seat may be taken by another process meanwhile."""
         self._stopping.add(process.lease)
@@ -140,8 +159,14 @@ class RayActors:
         self._processes.end(process)
 
     def failed(self, failure: Failure) -> Event | None:
-        """Bad input ends the run; whatever else an actor raises or dies of costs it its process."""
+        """Bad input ends the run; whatever else an actor raises or dies of costs it its process.
+
+        For want of a place nobody is to blame: while no CPU of the cluster is free, an actor waits for one.
+        """
         process = failure.call.process
+        if failure.call.what == GET_A_PLACE and failure.cause is None and not has_free_cpu():
+            self._calls.renew(failure.call)
+            return None
         if process.lease in self._stopping:
             self._stopped(process)
             return None

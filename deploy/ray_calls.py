@@ -108,7 +108,7 @@ class Failure:
         if isinstance(cause, TruestepError):
             return str(cause), cause.detail
         if isinstance(cause, RayActorError):
-            return f"{process.who}: the process ended while it should {what}", _last_words(process)
+            return f"{process.who}: the process ended while it should {what}", _last_words(process) or str(cause)
         story = "".join(traceback.format_exception(cause)).strip()
         return f"{process.who}: {type(cause).__name__} while it should {what}: {cause}", story
 
@@ -171,6 +171,10 @@ class Calls:
         for reference, head in self._heads.items():
             if head.call.process is process and within_s < head.deadline.remaining_s():
                 self._heads[reference] = _Head(call=head.call, deadline=Deadline(self._clock, within_s), hurried=True)
+
+    def renew(self, call: Call) -> None:
+        """Give a call whose deadline has passed the whole of its time once more."""
+        self._time(call)
 
     def forget(self, process: Process) -> None:
         """Wait for no call of a process any more."""

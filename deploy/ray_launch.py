@@ -94,6 +94,11 @@ def _check_cluster(num_processes: int) -> None:
         )
 
 
+def has_free_cpu() -> bool:
+    """Whether the cluster has a CPU that is nobody's: one more of our processes would be given its place."""
+    return bool(ray.available_resources().get("CPU", 0.0) >= 1.0)  # type: ignore[no-untyped-call]
+
+
 def gpus_of_a_rank(device: str, num_ranks: int) -> int:
     """1 where every learner rank can have a GPU of its own, else 0: ranks of one group compute on equal devices.
 
