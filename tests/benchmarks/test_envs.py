@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from benchmarks.envs import DICT_GOAL, PIXEL_CATCH
+from benchmarks.envs import DELAYED_CUE, DICT_GOAL, PIXEL_CATCH
+from benchmarks.envs.delayed_cue import LENGTH, DelayedCueEnv
 from benchmarks.envs.dict_goal import DictGoalEnv
 from benchmarks.envs.pixel_catch import CELL, SIDE, PixelCatchEnv
 from benchmarks.learning import TASKS
@@ -53,13 +54,13 @@ def random_policy(num_actions: int) -> Policy:
     return lambda observation: int(generator.integers(num_actions))
 
 
-@pytest.mark.parametrize("make", [PixelCatchEnv, DictGoalEnv])
+@pytest.mark.parametrize("make", [PixelCatchEnv, DictGoalEnv, DelayedCueEnv])
 def test_keeps_gymnasiums_contract(make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
     """Gymnasium's own checker finds nothing wrong."""
     check_env(make(), skip_render_check=True)
 
 
-@pytest.mark.parametrize("env_id", [PIXEL_CATCH, DICT_GOAL])
+@pytest.mark.parametrize("env_id", [PIXEL_CATCH, DICT_GOAL, DELAYED_CUE])
 def test_is_registered(env_id: str) -> None:
     """The id that names its module can be made."""
     gymnasium.make(env_id).close()
@@ -133,3 +134,43 @@ def test_dict_goal_ends_once() -> None:
     env.position = env.goal = 0
     env.steps = 11
     assert env.step(np.int64(1))[1:4] == (1.0, True, False)
+
+
+class Remembering:
+    """Keeps the cue of the first observation."""
+
+    def __init__(self) -> None:
+        self.cue = 0
+
+    def __call__(self, observation: Any) -> int:
+        if observation[0]:
+            self.cue = int(observation[0] > 0)
+        return self.cue
+
+
+def test_delayed_cue_is_solved_by_memory() -> None:
+    """Of the first observation."""
+    assert mean_return(DelayedCueEnv(), Remembering()) == 1.0
+
+
+def test_delayed_cue_shows_the_cue_once_and_no_time() -> None:
+    """Observations 1 to 22 are all alike, and so is the last one of every episode, whatever the cue was."""
+    env, seen = DelayedCueEnv(), set()
+    for seed in range(8):
+        first, _ = env.reset(seed=seed)
+        later = [env.step(np.int64(0))[0] for _ in range(LENGTH - 1)]
+        assert first.tolist() == [2 * env.cue - 1, 0]
+        assert [each.tolist() for each in later] == [[0, 0]] * (LENGTH - 2) + [[0, 1]]
+        seen.add(env.cue)
+    assert seen == {0, 1}
+
+
+@pytest.mark.parametrize("action", [0, 1])
+def test_delayed_cue_pays_for_the_last_action_alone(action: int) -> None:
+    """23 steps earn nothing, whatever is done."""
+    env = DelayedCueEnv()
+    env.reset(seed=1)
+    steps = [env.step(np.int64(step % 2)) for step in range(LENGTH - 1)]
+    assert [(reward, over) for _, reward, over, _, _ in steps] == [(0.0, False)] * (LENGTH - 1)
+    _, reward, terminated, truncated, _ = env.step(np.int64(action))
+    assert (reward, terminated, truncated) == (1.0 if action == env.cue else -1.0, True, False)
