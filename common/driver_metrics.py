@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from common import metric_catalogue as catalogue
+from common import driver_catalogue as catalogue
 from common.metric_labels import (
     ActorState,
     ClosedLabels,
@@ -36,6 +36,14 @@ class DriverMetrics:
         self._version = values.gauge(catalogue.DRIVER_WEIGHTS_VERSION)
         self._term = values.gauge(catalogue.DRIVER_TERM)
         self._lag = values.gauge(catalogue.DRIVER_LAG)
+        self._fragment_lag = values.histogram(catalogue.DRIVER_FRAGMENT_LAG)
+        self._fragment_wait = values.histogram(catalogue.DRIVER_FRAGMENT_WAIT)
+        self._oldest_fragment = values.gauge(catalogue.DRIVER_OLDEST_FRAGMENT)
+        self._in_flight_fragments = values.gauge(catalogue.DRIVER_IN_FLIGHT_FRAGMENTS)
+        self._capacity = values.gauge(catalogue.DRIVER_CAPACITY)
+        self._queue = values.gauge(catalogue.DRIVER_QUEUE)
+        self._starved = values.counter(catalogue.DRIVER_STARVED)
+        self._wanted_actors = values.gauge(catalogue.DRIVER_WANTED_ACTORS)
         self._actors = {state: values.gauge(catalogue.DRIVER_ACTORS, state) for state in ActorState}
         self._restarts = values.counter(catalogue.DRIVER_RESTARTS)
         self._ranks = {state: values.gauge(catalogue.DRIVER_RANKS, state) for state in RankState}
@@ -119,17 +127,58 @@ class DriverMetrics:
             if per_second is not None:
                 self._rate.set(per_second)
 
-    def set_actors(self, *, states: Mapping[str, int], restarts: int) -> None:
-        """Export actors by `ActorState` (a state that is missing has none) and restarts in all.
+    def set_flow(self, *, in_flight: int, capacity: int, queued: int, starved: int) -> None:
+        """Export how the flow from actors to the learner stands, where it is asynchronous.
+
+        Args:
+            in_flight: fragments told to actors whose update is not committed yet.
+            capacity: how many these may be.
+            queued: those of them that have arrived and wait for an update.
+            starved: updates, in all, before which the learner had nothing to do.
+
+        Raises:
+            ValueError: a total would go back; then nothing is changed.
+        """
+        with self._values.recording():
+            set_totals([(self._starved, starved)])
+            self._in_flight_fragments.set(in_flight)
+            self._capacity.set(capacity)
+            self._queue.set(queued)
+
+    def set_oldest_fragment(self, *, age_s: float) -> None:
+        """Export how long the oldest fragment without a fate has been there; 0 if there is none."""
+        with self._values.recording():
+            self._oldest_fragment.set(age_s)
+
+    def observe_fragments(self, *, lags: Iterable[int], waits_s: Iterable[float]) -> None:
+        """Take in the fragments of a committed update that were trained on.
+
+        Args:
+            lags: updates between the weights that acted and the update, of each where that is known.
+            waits_s: seconds from its arrival to the commit, of each that arrived in this driving.
+        """
+        with self._values.recording():
+            for lag in lags:
+                self._fragment_lag.observe(lag)
+            for wait_s in waits_s:
+                self._fragment_wait.observe(wait_s)
+
+    def set_actors(self, *, states: Mapping[ActorState, int], wanted: int, restarts: int) -> None:
+        """Export where actors are in their life.
+
+        Args:
+            states: actors by state; one that is missing has none.
+            wanted: how many there should be.
+            restarts: processes lost, in all.
 
         Raises:
             ValueError: fewer restarts than before; then nothing is changed.
         """
         with self._values.recording():
-            known = self._labels.known_only(ActorState, states)
             set_totals([(self._restarts, restarts)])
+            self._wanted_actors.set(wanted)
             for state, gauge in self._actors.items():
-                gauge.set(known.get(state, 0))
+                gauge.set(states.get(state, 0))
 
     def set_ranks(self, *, states: Mapping[str, int], restarts: int) -> None:
         """Export learner ranks by `RankState` (a state that is missing has none) and restarts in all.

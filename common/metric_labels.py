@@ -47,15 +47,17 @@ class DropReason(StrEnum):
     STALE = "stale"
     SKIPPED = "skipped"
     ROLLED_BACK = "rolled_back"
+    NOT_TAKEN = "not_taken"  # the run that is made again dropped it as well
     OTHER = "other"  # a reason that this list lacks; logged, so that totals still add up
 
 
 class ActorState(StrEnum):
     """Where an actor is in its life."""
 
-    STARTING = "starting"
-    RUNNING = "running"
-    QUARANTINED = "quarantined"
+    CREATED = "created"  # its first process is on its way
+    RUNNING = "running"  # it has fragments to make
+    BLOCKED = "blocked"  # it is there, and has none to make: it waits for weights, or for room in the flow
+    DEAD = "dead"  # its process was lost: the next one is on its way, or the actor was given up
 
 
 class RankState(StrEnum):

@@ -55,6 +55,7 @@ __all__ = [
 
 VERSION_BLOCK = 1000
 ROLLBACK_EVENT = "TRAINING_ROLLBACK"  # kind of the event that `RunRegistry.roll_back` records
+STARVED = "starved"  # statistic of an update: 1 if the learner had nothing to do before it, in asynchronous collection
 
 
 class RunRegistry:
@@ -258,6 +259,12 @@ class RunRegistry:
         """How many recorded updates have a state digest, that is: were agreed on by every rank that made them."""
         rows = self._rows_of("updates", run, "state_digest != ''", columns="count(*) AS verified")
         return int(rows[0]["verified"])
+
+    def starved_updates(self, run: str) -> int:
+        """Before how many recorded updates the learner had nothing to do: the sum of their statistic `STARVED`."""
+        total = f"total(json_extract(statistics, '$.{STARVED}')) AS starved"
+        rows = self._rows_of("updates", run, "true", columns=total)
+        return int(rows[0]["starved"])
 
     def record_evaluation(self, evaluation: EvaluationRecord) -> None:
         """Add an evaluation; another one of the same update replaces it."""

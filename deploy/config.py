@@ -23,7 +23,14 @@ from actors.evaluate import EvaluationConfig
 from common.errors import ConfigError
 from common.nets import NetConfig
 from deploy.conductor.plan import Flow, Plan
-from deploy.config_sections import ActorsConfig, CheckpointConfig, DeadlineConfig, FlowConfig, MetricsConfig
+from deploy.config_sections import (
+    ActorsConfig,
+    CheckpointConfig,
+    DeadlineConfig,
+    FlowConfig,
+    MetricsConfig,
+    collects_asynchronously,
+)
 from learner.algorithms.appo import AppoConfig
 from learner.algorithms.impala import ImpalaConfig
 from learner.algorithms.making import AlgorithmConfig
@@ -140,7 +147,7 @@ class RunConfig:
     @property
     def asynchronous(self) -> bool:
         """Whether actors collect at their own pace."""
-        return self.flow.mode == "async" or (self.flow.mode == "auto" and self.algo != "ppo")
+        return collects_asynchronously(self.flow.mode, self.algo)
 
     @property
     def max_lag(self) -> int:

@@ -100,6 +100,11 @@ class FlowConfig:
         return max(fragments, min(self.most_in_flight, self.max_lag * fragments, by_bytes))
 
 
+def collects_asynchronously(mode: str, algo: str) -> bool:
+    """Whether actors collect at their own pace: `flow.mode` as it is for `algo`."""
+    return mode == "async" or (mode == "auto" and algo != "ppo")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     """When the run is saved.

@@ -33,9 +33,10 @@ class Progress:
         episode_return: mean of the last episodes; None before the first ends.
         evaluation: mean return of the newest evaluation; None before the first.
         lag: updates between acting and learning.
-        actors: running, of how many.
+        actors: that are there, of how many that should be.
         ranks: learner ranks that are in the group, of how many; shown where there is more than one.
         waiting: what is awaited, if nothing moves.
+        held_up: which side waits for which in asynchronous collection, if that is plain.
     """
 
     steps: int
@@ -48,6 +49,7 @@ class Progress:
     actors: tuple[int, int]
     ranks: tuple[int, int] = (1, 1)
     waiting: str = ""
+    held_up: str = ""
 
     @property
     def eta_s(self) -> float | None:
@@ -67,6 +69,7 @@ class Progress:
             f"lag {self.lag}",
             f"actors {self.actors[0]}/{self.actors[1]}",
             *([f"ranks {self.ranks[0]}/{self.ranks[1]}"] if self.ranks[1] > 1 else []),
+            *([self.held_up] if self.held_up else []),
             f"ETA {duration(self.eta_s)}",
         ]
         return "  ".join(parts)

@@ -11,7 +11,7 @@ from actors.evaluate import EvaluationResult
 from common.checkpoints import CheckpointStore
 from common.clock import NS_PER_S, Clock
 from common.ledger import LedgerFragment
-from common.runs import ROLLBACK_EVENT, CheckpointRecord, EvaluationRecord, RunRegistry, UpdateRecord
+from common.runs import ROLLBACK_EVENT, STARVED, CheckpointRecord, EvaluationRecord, RunRegistry, UpdateRecord
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import (
     ActorStarted,
@@ -47,6 +47,7 @@ class Record:
         self._returns: list[float] = []
         self._facts_noted: set[str] = set()
         self._version = 0
+        self._starved = 0
         self._given_up: list[tuple[int, int]] = []  # by rollback: the update gone back to, the last version before it
 
     @property
@@ -130,6 +131,7 @@ class Record:
             "reduced_bytes": report.sync.reduced_bytes,
             "learning_rate": report.learning_rate,
             "episode_return": mean_return,
+            **self._flow_statistics(conductor),
         }
         return UpdateRecord(
             run=self._run,
@@ -149,6 +151,14 @@ class Record:
             lag=float(report.lag),
             statistics=statistics,
         )
+
+    def _flow_statistics(self, conductor: Conductor) -> dict[str, float]:
+        """Whether the learner starved before this update (its share of what has been counted since the one before)."""
+        flow = conductor.policy.statistics(conductor.seats)
+        if flow is None:
+            return {}
+        starved, self._starved = flow.starved - self._starved, flow.starved
+        return {STARVED: starved}
 
     def _checkpoint(self, event: CheckpointWritten) -> None:
         best = self._store.best()

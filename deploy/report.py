@@ -8,6 +8,7 @@ from typing import Any
 from common.process_identity import Liveness, ProcessIdentity
 from common.runs import EvaluationRecord, EventRecord, RunRecord, RunRegistry, UpdateRecord
 from deploy.conductor.accounts import Accounts
+from deploy.config_sections import collects_asynchronously
 from deploy.display import brief
 from deploy.record import ACCOUNTS
 from deploy.sync_tally import SyncTally
@@ -37,7 +38,7 @@ def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
         "seed": record.seed,
         "engine": record.engine,
         "learners": record.config["learner"].get("ranks", 1),
-        "policy_lag": record.config["policy_lag"],
+        **_collection(record),
         "updates": record.updates,
         "env_steps": record.env_steps,
         "version": record.version,
@@ -45,6 +46,7 @@ def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
         "parameter_digest": record.parameter_digest,
         "chain": record.chain,
         **_accounts(record, last, events),
+        "starved_updates": registry.starved_updates(run),
         "sync": _sync(registry, run),
         "ledger": _ledger(registry, run),
         "evaluation": _evaluation(newest),
@@ -55,6 +57,14 @@ def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
         "out": record.out,
         "events": [{"sequence": e.sequence, "wall": e.wall, "kind": e.kind, "data": e.data} for e in events],
     }
+
+
+def _collection(record: RunRecord) -> dict[str, Any]:
+    """Who may collect ahead of whom, and by how many updates. A run made before there was a choice has no flow."""
+    flow = record.config.get("flow", {"mode": "sync"})
+    if collects_asynchronously(flow["mode"], record.algo):
+        return {"collection": "asynchronous", "policy_lag": None, "max_lag": flow["max_lag"]}
+    return {"collection": "synchronous", "policy_lag": record.config["policy_lag"], "max_lag": None}
 
 
 def _accounts(record: RunRecord, last: UpdateRecord | None, events: Sequence[EventRecord]) -> dict[str, Any]:

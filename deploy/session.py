@@ -275,7 +275,8 @@ def _run(
     plan = config.plan(frame_bytes=composition.layout.frame_layout().payload_bytes)
     conductor = Conductor(plan, versions=versions, initial=initial, resumed=resumed)
     metrics = DriverMetrics(session.metrics)
-    watch = Watch(metrics, session.display, clock, SyncTally.of_run(registry, run))
+    tally, starved = SyncTally.of_run(registry, run), registry.starved_updates(run)
+    watch = Watch(metrics, session.display, clock, tally, starved=starved)
     watch.tick(conductor)  # at once: a scrape of a resumed run must not find its totals back at 0
     metrics.set_run(run=run, env=config.env.id, algo=config.algo)
     writer = CheckpointWriter(lambda cut: save_cut(store, cut, engine), clock, deadline_s=config.deadlines.checkpoint_s)

@@ -18,15 +18,17 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from common.driver_catalogue import LAG_BUCKETS
 from common.fragment import FragmentSummary
 from common.metric_catalogue import CATALOGUE, LENGTH_BUCKETS, RETURN_BUCKETS
 from common.metric_kinds import Kind, Metric
 from common.metric_labels import ActorState, DropReason, RankState, RecoveryCause, SaveResult, Statistic, SyncFault
 from common.metric_values import Histogram
 from common.metrics import ActorMetrics, DriverMetrics, LearnerMetrics, Registry, markdown_table, new_registry
-from deploy.conductor.accounts import OLD_LEASE, SKIPPED
+from deploy.conductor.accounts import OLD_LEASE, OLD_TERM, ROLLED_BACK, SKIPPED, STALE
+from deploy.conductor.policies.scripted import NOT_TAKEN
 from deploy.conductor.ranks import RankStatus
-from deploy.conductor.seats import SeatStatus
+from deploy.config_sections import FlowConfig
 from learner.algorithms.outcome import MEANS, Record
 from learner.intake import Refusal
 from learner.reports import Fault, SyncReport
@@ -143,10 +145,16 @@ def test_return_buckets_are_symmetric() -> None:
     assert RETURN_BUCKETS[-1] == 10_000
 
 
+def test_lag_buckets_tell_fresh_from_late() -> None:
+    """Lags of 0 and 1, all that synchronous collection has, are told apart; the usual bound is one of the buckets."""
+    assert LAG_BUCKETS[:3] == (0.0, 1.0, 2.0)
+    assert FlowConfig().max_lag in LAG_BUCKETS
+    assert LAG_BUCKETS[-1] == 64
+
+
 def test_the_closed_sets_cover_what_the_other_rooms_say() -> None:
     """Every refusal, drop, state, fault and statistic of the product has its label value."""
-    assert {*Refusal, SKIPPED, OLD_LEASE} <= {*DropReason}
-    assert {*SeatStatus} == {*ActorState}
+    assert {*Refusal, SKIPPED, STALE, OLD_LEASE, OLD_TERM, ROLLED_BACK, NOT_TAKEN} <= {*DropReason}
     assert {*RankStatus} == {*RankState}
     assert {*Fault} == {*SyncFault}
     assert {*MEANS, *Record().outcome(0.0).statistics} <= {*Statistic}
@@ -438,8 +446,8 @@ def test_progress_actors_evaluation_and_checkpoints(registry: Registry) -> None:
     metrics = DriverMetrics(registry)
     metrics.set_progress(updates=3, env_steps=3000, version=4, term=1, policy_lag=1, per_second=1234.5)
     metrics.set_progress(updates=4, env_steps=4000, version=5, term=1, policy_lag=0, per_second=None)
-    metrics.set_actors(states={SeatStatus.RUNNING: 2, SeatStatus.STARTING: 1}, restarts=0)
-    metrics.set_actors(states={SeatStatus.RUNNING: 3}, restarts=2)
+    metrics.set_actors(states={ActorState.RUNNING: 2, ActorState.CREATED: 1}, wanted=3, restarts=0)
+    metrics.set_actors(states={ActorState.RUNNING: 2, ActorState.DEAD: 1}, wanted=4, restarts=2)
     metrics.set_evaluation(return_mean=-21.5, episodes=10)
     metrics.observe_checkpoint(seconds=0.03, result=SaveResult.OK)
     metrics.observe_checkpoint(seconds=0.7, result=SaveResult.FAILED)
@@ -451,9 +459,11 @@ def test_progress_actors_evaluation_and_checkpoints(registry: Registry) -> None:
         "truestep_driver_weights_version": 5,
         "truestep_driver_term": 1,
         "truestep_driver_policy_lag_updates": 0,
-        'truestep_driver_actors{state="starting"}': 0,
-        'truestep_driver_actors{state="running"}': 3,
-        'truestep_driver_actors{state="quarantined"}': 0,
+        'truestep_driver_actors{state="created"}': 0,
+        'truestep_driver_actors{state="running"}': 2,
+        'truestep_driver_actors{state="blocked"}': 0,
+        'truestep_driver_actors{state="dead"}': 1,
+        "truestep_driver_wanted_actors": 4,
         "truestep_driver_actor_restarts_total": 2,
         "truestep_driver_evaluation_return_mean": -21.5,
         "truestep_driver_evaluation_episodes": 10,
@@ -470,14 +480,43 @@ def test_progress_and_restarts_never_go_back(registry: Registry) -> None:
     metrics = DriverMetrics(registry)
     progress: dict[str, Any] = {"version": 1, "term": 0, "policy_lag": 0, "per_second": None}
     metrics.set_progress(updates=3, env_steps=300, **progress)
-    metrics.set_actors(states={}, restarts=2)
+    metrics.set_actors(states={}, wanted=1, restarts=2)
     with pytest.raises(ValueError, match="truestep_driver_updates_total: got 2"):
         metrics.set_progress(updates=2, env_steps=400, **progress)
     with pytest.raises(ValueError, match="truestep_driver_env_steps_total: got 299"):
         metrics.set_progress(updates=4, env_steps=299, **progress)
     with pytest.raises(ValueError, match="truestep_driver_actor_restarts_total: got 1"):
-        metrics.set_actors(states={"running": 1}, restarts=1)
+        metrics.set_actors(states={ActorState.RUNNING: 1}, wanted=1, restarts=1)
     assert scrape(registry)['truestep_driver_actors{state="running"}'] == 0
+
+
+def test_the_flow_and_its_fragments_are_exported(registry: Registry) -> None:
+    """Gauges as they stand, starvation in all, each fragment in its buckets; no series before there is a flow."""
+    metrics = DriverMetrics(registry)
+    assert not {"truestep_driver_queued_fragments", "truestep_driver_in_flight_fragments"} & scrape(registry).keys()
+    metrics.set_flow(in_flight=12, capacity=16, queued=4, starved=3)
+    metrics.set_oldest_fragment(age_s=1.5)
+    metrics.observe_fragments(lags=[0, 1, 5, 65], waits_s=[0.02, 4.0])
+    with pytest.raises(ValueError, match="truestep_driver_starved_updates_total: got 2"):
+        metrics.set_flow(in_flight=0, capacity=1, queued=0, starved=2)
+    series = scrape(registry)
+    expected = {
+        "truestep_driver_in_flight_fragments": 12,
+        "truestep_driver_in_flight_capacity_fragments": 16,
+        "truestep_driver_queued_fragments": 4,
+        "truestep_driver_starved_updates_total": 3,
+        "truestep_driver_oldest_fragment_age_seconds": 1.5,
+        'truestep_driver_fragment_lag_updates_bucket{le="0.0"}': 1,
+        'truestep_driver_fragment_lag_updates_bucket{le="4.0"}': 2,
+        'truestep_driver_fragment_lag_updates_bucket{le="6.0"}': 3,
+        'truestep_driver_fragment_lag_updates_bucket{le="64.0"}': 3,
+        "truestep_driver_fragment_lag_updates_count": 4,
+        "truestep_driver_fragment_lag_updates_sum": 71,
+        'truestep_driver_fragment_wait_seconds_bucket{le="0.01"}': 0,
+        'truestep_driver_fragment_wait_seconds_bucket{le="0.025"}': 1,
+        "truestep_driver_fragment_wait_seconds_sum": 4.02,
+    }
+    assert {name: series[name] for name in expected} == expected
 
 
 def test_what_verification_found_is_exported(registry: Registry) -> None:

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from common.ledger import LedgerFragment
 from deploy.conductor.accounts import Accounts
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import RecordUpdate
 from deploy.conductor.plan import Plan
+from deploy.conductor.policies.policy import FlowStatistics
 from deploy.conductor.ranks import RankSeat, RankStatus
-from deploy.conductor.seats import Seat, SeatStatus
+from deploy.conductor.seats import Seat, SeatStatus, ToldCollect
 from learner.reports import SyncReport, UpdateReport
 
 
 def ranks(*statuses: RankStatus) -> list[RankSeat]:
     """Ranks 0, 1, ... as they stand."""
     return [RankSeat(rank=rank, status=status) for rank, status in enumerate(statuses)]
+
+
+def flow(**changes: Any) -> FlowStatistics:
+    """A flow of which only some figures matter."""
+    usual: dict[str, Any] = {"in_flight": 5, "capacity": 16, "queued": 2, "target": 2, "starved": 0, "starving": False}
+    return FlowStatistics(**usual | changes)
+
+
+def busy(actor: int) -> Seat:
+    """An actor that has a fragment to make."""
+    return Seat(actor=actor, status=SeatStatus.RUNNING, outstanding=[ToldCollect(0, 0, 0)])
+
+
+@dataclass(slots=True)
+class StandingPolicy:
+    """What is read of a policy of collection: synchronous by default."""
+
+    flow: FlowStatistics | None = None
+
+    def statistics(self, seats: Sequence[Seat]) -> FlowStatistics | None:
+        """As set."""
+        return self.flow
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +53,7 @@ class Standing:
     version: int = 0
     term: int = 0
     finish: Any = None
+    policy: StandingPolicy = field(default_factory=StandingPolicy)
     accounts: Accounts = field(default_factory=Accounts)
     plan: Plan = field(default_factory=lambda: Plan(num_actors=2, policy_lag=1, total_steps=10_000))
     seats: list[Seat] = field(default_factory=lambda: [Seat(actor=0, status=SeatStatus.RUNNING), Seat(actor=1)])
@@ -43,7 +69,7 @@ class Standing:
         return cast(Conductor, self)
 
 
-def committed(update: int, **changes: Any) -> RecordUpdate:
+def committed(update: int, *, ledger: tuple[LedgerFragment, ...] = (), **changes: Any) -> RecordUpdate:
     """The command that records update number `update`."""
     fields: dict[str, Any] = {
         "update": update,
@@ -64,4 +90,5 @@ def committed(update: int, **changes: Any) -> RecordUpdate:
         "seconds": {"learn": 0.2},
         "sync": SyncReport(verified_steps=15, reduced_bytes=4096, seconds={"reduce": 0.25, "verify": 0.5}),
     }
-    return RecordUpdate(report=UpdateReport(**fields | changes), chain=f"chain-{update + 1}")
+    report = UpdateReport(**fields | changes)
+    return RecordUpdate(report=report, chain=f"chain-{update + 1}", ledger=ledger)

@@ -12,10 +12,10 @@ from actors.evaluate import EvaluationResult
 from common.checkpoints import CheckpointStore
 from common.clock import ManualClock
 from common.errors import RegistryError
-from common.runs import ROLLBACK_EVENT, RunRegistry
+from common.runs import ROLLBACK_EVENT, STARVED, RunRegistry
 from deploy.conductor.messages import CheckpointWritten, EvaluationMade, Note, RollBack
 from deploy.record import FLUSH_EVERY_S, Record
-from tests.deploy.standing import Standing, committed
+from tests.deploy.standing import Standing, committed, flow
 
 
 @pytest.fixture
@@ -82,6 +82,22 @@ def test_a_committed_update_is_recorded_with_its_digests_and_what_sync_cost(
         "reduced_bytes": 4096.0,
         "learning_rate": 0.001,
     }
+
+
+def test_each_update_says_whether_the_learner_starved_before_it(record: Record, registry: RunRegistry) -> None:
+    """What the policy counts, update by update, so that a rollback takes it back; nothing in synchronous collection."""
+    standing = Standing()
+    for update, starved in enumerate((1, 1, 2)):
+        standing.policy.flow = flow(starved=starved)
+        commit(record, standing, update)
+    standing.policy.flow = None
+    commit(record, standing, 3)
+    record.flush()
+    rows = registry.updates("r")
+    assert [row.statistics.get(STARVED) for row in rows] == [1, 0, 1, None]
+    assert registry.starved_updates("r") == 2
+    record.roll_back(RollBack(update=2, term=1, reason="why"))
+    assert registry.starved_updates("r") == 1
 
 
 def test_rows_are_gathered_and_written_together(record: Record, registry: RunRegistry, clock: ManualClock) -> None:

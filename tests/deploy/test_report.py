@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.runs import RunRegistry
+from common.runs import STARVED, RunRegistry
 from common.runs_ledger import BYTES_PER_FRAGMENT
 from deploy.report import report_lines, run_report
 from tests.common.test_ledger import dropped, fragment
@@ -30,9 +31,9 @@ def registry(tmp_path: Path) -> Iterator[RunRegistry]:
         yield registry
 
 
-def run_of(registry: RunRegistry, learner: dict[str, Any]) -> str:
-    config = {"policy_lag": 1, "learner": learner}
-    registry.create_run(run="r", env="e", algo="ppo", seed=0, engine="ray", config=config, facts={}, out="o")
+def run_of(registry: RunRegistry, learner: dict[str, Any], *, algo: str = "ppo", **sections: Any) -> str:
+    config = {"policy_lag": 1, "learner": learner, **sections}
+    registry.create_run(run="r", env="e", algo=algo, seed=0, engine="ray", config=config, facts={}, out="o")
     registry.acquire("r", lease="l")
     return "r"
 
@@ -66,6 +67,36 @@ def test_a_report_tells_what_became_of_every_fragment(registry: RunRegistry) -> 
     assert report["ledger"] == {"made": 3, "trained": 1, "dropped": {"stale": 2}, "bytes": 3 * BYTES_PER_FRAGMENT}
     (line,) = [line for line in report_lines(report) if line.startswith("ledger")]
     assert line.endswith("made 3, trained 1, dropped stale 2, bytes 114")
+
+
+@pytest.mark.parametrize(
+    ("algo", "mode", "collection"),
+    [
+        ("ppo", None, ("synchronous", 1, None)),  # recorded before there was a choice
+        ("ppo", "auto", ("synchronous", 1, None)),
+        ("impala", "auto", ("asynchronous", None, 9)),
+        ("impala", "sync", ("synchronous", 1, None)),
+        ("ppo", "async", ("asynchronous", None, 9)),
+    ],
+)
+def test_a_report_tells_how_fragments_were_collected(
+    registry: RunRegistry, algo: str, mode: str | None, collection: tuple[str, int | None, int | None]
+) -> None:
+    """The mode that `auto` comes to, with the bound that is in force; in words too."""
+    sections = {} if mode is None else {"flow": {"mode": mode, "max_lag": 9}}
+    report = run_report(registry, run_of(registry, {"ranks": 1}, algo=algo, **sections))
+    assert (report["collection"], report["policy_lag"], report["max_lag"]) == collection
+    assert f"{'collection':<17} {collection[0]}" in report_lines(report)
+
+
+def test_a_report_tells_before_how_many_updates_the_learner_starved(registry: RunRegistry) -> None:
+    """Of those that stand; rows of synchronous collection say nothing of it."""
+    run = run_of(registry, {"ranks": 1})
+    starved = [replace(row(number), statistics={STARVED: float(number % 2)}) for number in (1, 2, 3, 4, 5)]
+    registry.record_updates([*starved, row(6)])
+    assert run_report(registry, run)["starved_updates"] == 3
+    registry.roll_back(run, 4, term=1, reason="why")
+    assert run_report(registry, run)["starved_updates"] == 2
 
 
 def test_a_run_of_a_truestep_without_ranks_had_one(registry: RunRegistry) -> None:

@@ -1,18 +1,23 @@
-"""What people and Prometheus see of a run whose ranks fail, disagree and roll back."""
+"""What people and Prometheus see of a run: ranks that fail, disagree and roll back; fragments that wait; actors."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from common.clock import ManualClock
-from common.metrics import DriverMetrics, Registry
-from deploy.conductor.messages import LearnerStarted, Note
+from common.ledger import TRAINED, LedgerFragment
+from common.metrics import ActorState, DriverMetrics, Registry
+from common.runs import ROLLBACK_EVENT
+from deploy.conductor.messages import ActorStarted, FragmentDropped, FragmentMade, LearnerStarted, Note
 from deploy.conductor.ranks import RankStatus
+from deploy.conductor.seats import Seat, SeatStatus
 from deploy.display import Progress, brief
 from deploy.sync_tally import SyncTally
 from deploy.watch import TICK_EVERY_S, Watch
-from tests.deploy.standing import Standing, committed, ranks
+from tests.deploy.simulation import FACTS, summary_of
+from tests.deploy.standing import Standing, StandingPolicy, busy, committed, flow, ranks
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -43,9 +48,11 @@ class Scene:
     display: Noted = field(default_factory=Noted)
     standing: Standing = field(default_factory=Standing)
     tally: SyncTally | None = None
+    starved: int = 0
 
     def __post_init__(self) -> None:
-        self.watch = Watch(DriverMetrics(self.registry), self.display, self.clock, self.tally)
+        metrics = DriverMetrics(self.registry)
+        self.watch = Watch(metrics, self.display, self.clock, self.tally, starved=self.starved)
         self.clock.advance(1.0)
 
     def tick(self, seconds: float = TICK_EVERY_S) -> None:
@@ -53,9 +60,21 @@ class Scene:
         self.watch.tick(self.standing.conductor)
 
     def metric(self, name: str) -> float:
+        (found,) = self.series(name)
+        return found
+
+    def series(self, name: str) -> list[float]:
+        """Its value, or nothing if it is not exported."""
         text = self.registry.render()[0].decode()
-        (found,) = re.findall(rf"^{re.escape('truestep_driver_' + name)} (\S+)$", text, re.MULTILINE)
-        return float(found)
+        return [float(v) for v in re.findall(rf"^{re.escape('truestep_driver_' + name)} (\S+)$", text, re.MULTILINE)]
+
+    def actors(self) -> tuple[float, ...]:
+        """Created, running, blocked, dead."""
+        return tuple(self.metric(f'actors{{state="{state}"}}') for state in ActorState)
+
+    def arrive(self, actor: int, sequence: int = 0) -> None:
+        summary = summary_of(actor=actor, sequence=sequence)
+        self.watch.observe(FragmentMade(summary=summary, frame=None))
 
     @property
     def balance(self) -> float:
@@ -155,6 +174,115 @@ def test_ranks_are_shown_where_there_is_more_than_one() -> None:
     scene.standing.ranks = ranks(RankStatus.JOINED)
     scene.tick()
     assert "ranks" not in scene.display.shown[-1].words()
+
+
+def taken(actor: int, *, update: int, weights: int, fate: str = TRAINED, sequence: int = 0) -> LedgerFragment:
+    """What the ledger says of a fragment of update number `update`."""
+    return LedgerFragment(
+        actor=actor,
+        incarnation=0,
+        sequence=sequence,
+        term=0,
+        weights=weights,
+        num_valid=100,
+        digest=0,
+        decided_in=0,
+        update=update + 1,
+        place=0,
+        fate=fate,
+    )
+
+
+def test_every_fragment_that_was_trained_on_tells_its_lag_and_how_long_it_waited() -> None:
+    """Lag by the weights that acted, the wait from arrival to commit; refused ones and those of before tell nothing."""
+    scene = Scene()
+    scene.arrive(0)
+    scene.clock.advance(2.0)
+    scene.arrive(1)
+    scene.arrive(2)
+    scene.clock.advance(0.5)
+    ledger = (
+        taken(0, update=7, weights=7),
+        taken(1, update=7, weights=2),
+        taken(2, update=7, weights=1, fate="stale"),
+        taken(3, update=7, weights=-1),  # of a checkpoint: it did not arrive here, and its weights are not known
+    )
+    scene.watch.commit(committed(7, ledger=ledger))
+    lags = ("0.0", "4.0", "6.0", "64.0")
+    assert [scene.metric(f'fragment_lag_updates_bucket{{le="{le}"}}') for le in lags] == [1, 1, 2, 2]
+    assert (scene.metric("fragment_lag_updates_sum"), scene.metric("fragment_lag_updates_count")) == (5, 2)
+    assert (scene.metric("fragment_wait_seconds_sum"), scene.metric("fragment_wait_seconds_count")) == (3.0, 2)
+
+
+def test_the_oldest_fragment_without_a_fate_is_known_by_its_age() -> None:
+    """Trained, refused, dropped or rolled back, each way out lets the next one be the oldest (C27)."""
+    scene = Scene()
+    for actor in range(6):
+        scene.arrive(actor)
+        scene.clock.advance(1.0)
+    ages = []
+    ways_out: tuple[Callable[[], object], ...] = (
+        lambda: scene.watch.commit(committed(0, ledger=(taken(0, update=0, weights=0),))),
+        lambda: scene.watch.commit(committed(1, ledger=(taken(1, update=1, weights=0, fate="duplicate"),))),
+        lambda: scene.watch.drop(FragmentDropped(actor=2, incarnation=0, sequence=0, reason="stale")),
+        lambda: scene.watch.note(Note(kind="FRAGMENT_REFUSED", data={"actor": 3, "incarnation": 0, "sequence": 0})),
+        lambda: scene.watch.note(Note(kind="FRAGMENT_REFUSED", data={"actor": 4, "reason": "corrupt", "detail": ""})),
+        lambda: scene.watch.note(Note(kind=ROLLBACK_EVENT, data={"from_update": 2})),
+    )
+    for way_out in ways_out:
+        way_out()
+        scene.standing.finish = "now"  # ticks at once
+        scene.tick(0.0)
+        ages.append(scene.metric("oldest_fragment_age_seconds"))
+    assert ages == [5.0, 4.0, 3.0, 2.0, 2.0, 0.0]  # the fifth is told again at its commit, with its whole name
+
+
+def test_the_flow_is_exported_as_the_policy_has_it_and_starvation_goes_on_from_the_record() -> None:
+    """In flight, of how many; queued; starved in all. In synchronous collection nothing of it is claimed."""
+    scene = Scene(starved=40)
+    scene.tick()
+    assert scene.series("in_flight_capacity_fragments") == scene.series("queued_fragments") == []
+    scene.standing.policy.flow = flow(in_flight=9, capacity=16, queued=3, starved=2, target=5)
+    scene.tick()
+    assert scene.metric("in_flight_fragments") == 9
+    assert scene.metric("in_flight_capacity_fragments") == 16
+    assert scene.metric("queued_fragments") == 3
+    assert scene.metric("starved_updates_total") == 42
+    assert scene.metric("wanted_actors") == 5
+
+
+def test_every_actor_is_somewhere_in_its_life() -> None:
+    """Created, running, blocked, dead, and none of these where the pool does without it."""
+    scene = Scene()
+    scene.standing.seats = [busy(0), Seat(actor=1), Seat(actor=2, status=SeatStatus.ABSENT)]
+    scene.tick()
+    assert scene.actors() == (1, 1, 0, 0)
+    assert scene.metric("wanted_actors") == 2
+    scene.watch.note(Note(kind="ACTOR_LOST", data={"actor": 1, "cause": "killed"}))
+    scene.tick()
+    assert scene.actors() == (0, 1, 0, 1)
+    scene.watch.observe(ActorStarted(actor=1, incarnation=1, lease="l", facts=FACTS))
+    scene.standing.seats[1] = Seat(actor=1, status=SeatStatus.RUNNING)
+    scene.tick()
+    assert scene.actors() == (0, 1, 1, 0)
+
+
+def test_the_line_tells_actors_of_the_pool_and_what_holds_the_run_up() -> None:
+    """There, of how many that should be; who goes does not count; nothing is said where nothing is plain."""
+    scene = Scene()
+    scene.standing.committed, scene.standing.ranks = 4, ranks(RankStatus.JOINED)
+    scene.standing.policy = StandingPolicy(flow(target=3))
+    scene.standing.seats = [busy(0), busy(1), busy(2), Seat(actor=3)]
+    scene.standing.seats[2].leaving = True
+    scene.tick()
+    words = scene.display.shown[-1].words()
+    assert "lag 0  actors 2/3  ETA" in words
+    scene.standing.policy.flow = flow(target=3, starved=3, starving=True)
+    scene.tick()
+    assert "actors 2/3  learner starved  ETA" in scene.display.shown[-1].words()
+    scene.standing.policy.flow = None
+    scene.tick()
+    assert "actors 2/4  ETA" in scene.display.shown[-1].words()
 
 
 def test_a_note_is_one_line_with_short_digests_and_its_detail_once() -> None:

@@ -18,7 +18,7 @@ from deploy.conductor.cuts import CutInProgress
 from deploy.conductor.messages import ActorCommand, Collect, Cut, Held, OfferWeights, StartActor, StopActor
 from deploy.conductor.plan import Flow
 from deploy.conductor.policies.credits import Credits
-from deploy.conductor.policies.policy import Composition, Moment
+from deploy.conductor.policies.policy import Composition, FlowStatistics, Moment
 from deploy.conductor.policies.pool import Pool
 from deploy.conductor.seats import Seat, SeatStatus
 
@@ -172,6 +172,16 @@ class Asynchronous:
 
     def stop_at(self, issued: int, seats: Sequence[Seat]) -> int:
         return issued
+
+    def statistics(self, seats: Sequence[Seat]) -> FlowStatistics | None:
+        return FlowStatistics(
+            in_flight=self._in_flight(seats),
+            capacity=self.credits.capacity,
+            queued=len(self._queue),
+            target=self.pool.target,
+            starved=self.starved,
+            starving=self._starves,
+        )
 
     def keeps(self, updates: int, committed: int) -> bool:
         return updates >= committed

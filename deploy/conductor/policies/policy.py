@@ -50,6 +50,27 @@ class Composition:
     dropped: tuple[tuple[Held, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowStatistics:
+    """How the flow from actors to the learner stands, where every actor makes fragments at its own pace.
+
+    Attributes:
+        in_flight: fragments told to actors whose update is not committed yet.
+        capacity: how many these may be.
+        queued: those of them that have arrived and wait for an update.
+        target: actors that there should be.
+        starved: updates in this driving before which the learner had nothing to do.
+        starving: the learner has had nothing to do since the last commit.
+    """
+
+    in_flight: int
+    capacity: int
+    queued: int
+    target: int
+    starved: int
+    starving: bool
+
+
 class Policy(Protocol):
     """Decides for all actors. Its fragments are those in hand: behind an actor, before an order to the learner.
 
@@ -113,6 +134,10 @@ class Policy(Protocol):
 
     def stop_at(self, issued: int, seats: Sequence[Seat]) -> int:
         """The first update after which the run can end, once somebody asks."""
+        ...
+
+    def statistics(self, seats: Sequence[Seat]) -> FlowStatistics | None:
+        """How the flow stands; None where an update is made of what was told for it, so that nothing has to give."""
         ...
 
     def keeps(self, updates: int, committed: int) -> bool:

@@ -14,7 +14,7 @@ from common.ledger import Script, ScriptedFragment
 from deploy.conductor.accounts import Accounts
 from deploy.conductor.cuts import CutInProgress
 from deploy.conductor.messages import ActorCommand, Collect, Cut, Held, StartActor, StopActor
-from deploy.conductor.policies.policy import Composition, Moment
+from deploy.conductor.policies.policy import Composition, FlowStatistics, Moment
 from deploy.conductor.seats import Seat, SeatStatus
 
 IN_HAND_OF_AN_ACTOR = 2
@@ -118,6 +118,9 @@ class Scripted:
 
     def stop_at(self, issued: int, seats: Sequence[Seat]) -> int:
         return issued
+
+    def statistics(self, seats: Sequence[Seat]) -> FlowStatistics | None:
+        return None
 
     def keeps(self, updates: int, committed: int) -> bool:
         return updates >= committed or self._wanted[updates] > 0

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from deploy.conductor.accounts import Accounts
 from deploy.conductor.cuts import CutInProgress
 from deploy.conductor.messages import Collect, Cut, Held, StartActor
-from deploy.conductor.policies.policy import Composition, Moment
+from deploy.conductor.policies.policy import Composition, FlowStatistics, Moment
 from deploy.conductor.seats import Seat
 
 
@@ -96,6 +96,9 @@ class Synchronous:
         """The first update whose cut no actor has been told to pass; one that was given up since counts too, so that
         no fragment lies beyond the cut."""
         return max(issued, max(seat.next_collect for seat in seats) - self._lag)
+
+    def statistics(self, seats: Sequence[Seat]) -> FlowStatistics | None:
+        return None
 
     def keeps(self, updates: int, committed: int) -> bool:
         return updates >= committed - self._lag

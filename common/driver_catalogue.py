@@ -1,0 +1,186 @@
+"""The driver's metrics: of the run, exact, carried on over resumes. Data only; part of `metric_catalogue.CATALOGUE`."""
+
+from __future__ import annotations
+
+from common.metric_kinds import Kind, Label, Metric
+from common.metric_labels import ActorState, DropReason, RankState, RecoveryCause, SaveResult, SyncFault
+
+CHECKPOINT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # 1 MB to many GB
+RECOVERY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # a redo to a restart
+LAG_BUCKETS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)  # flow.max_lag is 16 by default
+WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+REASON = Label(name="reason", values=DropReason)
+STATE = Label(name="state", values=ActorState)
+FAULT = Label(name="cause", values=SyncFault)
+CAUSE = Label(name="cause", values=RecoveryCause)
+RANK_STATE = Label(name="state", values=RankState)
+RESULT = Label(name="result", values=SaveResult)
+
+DRIVER_PRODUCED = Metric(
+    name="truestep_driver_produced_transitions_total",
+    kind=Kind.COUNTER,
+    help="Valid transitions produced. In every scrape produced + undone = trained + dropped + in flight.",
+)
+DRIVER_TRAINED = Metric(
+    name="truestep_driver_trained_transitions_total",
+    kind=Kind.COUNTER,
+    help="Valid transitions in committed updates, each counted once; those of undone updates stay in it.",
+)
+DRIVER_UNDONE = Metric(
+    name="truestep_driver_undone_transitions_total",
+    kind=Kind.COUNTER,
+    help="Valid transitions of updates that a rollback took back; counted in trained and in dropped as well.",
+)
+DRIVER_IN_FLIGHT = Metric(
+    name="truestep_driver_in_flight_transitions",
+    kind=Kind.GAUGE,
+    help="Valid transitions produced and neither trained nor dropped yet.",
+)
+DRIVER_DROPPED = Metric(
+    name="truestep_driver_dropped_transitions_total",
+    kind=Kind.COUNTER,
+    help="Valid transitions that will never be trained on.",
+    label=REASON,
+)
+DRIVER_VOIDED = Metric(
+    name="truestep_driver_voided_transitions_total",
+    kind=Kind.COUNTER,
+    help="Transitions of broken episodes; never part of produced.",
+)
+DRIVER_LOST = Metric(
+    name="truestep_driver_lost_fragments_total",
+    kind=Kind.COUNTER,
+    help="Fragments that an actor was making when it died.",
+)
+DRIVER_EPISODES = Metric(
+    name="truestep_driver_episodes_total", kind=Kind.COUNTER, help="Training episodes ended in produced fragments."
+)
+DRIVER_ENV_STEPS = Metric(
+    name="truestep_driver_env_steps_total",
+    kind=Kind.COUNTER,
+    help="Environment steps of committed updates, undone ones included.",
+)
+DRIVER_UPDATES = Metric(
+    name="truestep_driver_updates_total", kind=Kind.COUNTER, help="Updates committed, undone ones included."
+)
+DRIVER_ENV_STEPS_RATE = Metric(
+    name="truestep_driver_env_steps_per_second",
+    kind=Kind.GAUGE,
+    help="Environment steps per second as the progress line shows it, on the monotonic clock.",
+)
+DRIVER_WEIGHTS_VERSION = Metric(
+    name="truestep_driver_weights_version", kind=Kind.GAUGE, help="Version of the newest weights of the run."
+)
+DRIVER_TERM = Metric(
+    name="truestep_driver_term", kind=Kind.GAUGE, help="Term of the learner: 0, and one more after each rollback."
+)
+DRIVER_LAG = Metric(
+    name="truestep_driver_policy_lag_updates",
+    kind=Kind.GAUGE,
+    help="Updates between the weights that acted and those that were trained, in the latest update; its largest.",
+)
+DRIVER_FRAGMENT_LAG = Metric(
+    name="truestep_driver_fragment_lag_updates",
+    kind=Kind.HISTOGRAM,
+    help="The same of every fragment trained on.",
+    buckets=LAG_BUCKETS,
+)
+DRIVER_FRAGMENT_WAIT = Metric(
+    name="truestep_driver_fragment_wait_seconds",
+    kind=Kind.HISTOGRAM,
+    help="From when the driver hears of a fragment to the commit of the update that trained on it.",
+    buckets=WAIT_BUCKETS,
+)
+DRIVER_OLDEST_FRAGMENT = Metric(
+    name="truestep_driver_oldest_fragment_age_seconds",
+    kind=Kind.GAUGE,
+    help="Since the driver heard of the oldest fragment that is neither trained nor dropped; 0 if there is none.",
+)
+DRIVER_IN_FLIGHT_FRAGMENTS = Metric(
+    name="truestep_driver_in_flight_fragments",
+    kind=Kind.GAUGE,
+    help="Fragments told to actors whose update is not committed yet; asynchronous collection only.",
+)
+DRIVER_CAPACITY = Metric(
+    name="truestep_driver_in_flight_capacity_fragments",
+    kind=Kind.GAUGE,
+    help="How many may be in flight; asynchronous collection only.",
+)
+DRIVER_QUEUE = Metric(
+    name="truestep_driver_queued_fragments",
+    kind=Kind.GAUGE,
+    help="Fragments that have arrived and wait for an update; asynchronous collection only.",
+)
+DRIVER_STARVED = Metric(
+    name="truestep_driver_starved_updates_total",
+    kind=Kind.COUNTER,
+    help="Updates before which the learner had nothing to do; asynchronous collection only.",
+)
+DRIVER_ACTORS = Metric(
+    name="truestep_driver_actors",
+    kind=Kind.GAUGE,
+    help="Actors by state; one that the pool does without is in none.",
+    label=STATE,
+)
+DRIVER_WANTED_ACTORS = Metric(
+    name="truestep_driver_wanted_actors", kind=Kind.GAUGE, help="Actors that there should be: the size of the pool."
+)
+DRIVER_RESTARTS = Metric(
+    name="truestep_driver_actor_restarts_total", kind=Kind.COUNTER, help="Actor processes lost and started again."
+)
+DRIVER_RANKS = Metric(name="truestep_driver_ranks", kind=Kind.GAUGE, help="Learner ranks by state.", label=RANK_STATE)
+DRIVER_RANK_RESTARTS = Metric(
+    name="truestep_driver_rank_restarts_total", kind=Kind.COUNTER, help="Learner processes lost and started again."
+)
+DRIVER_VERIFIED = Metric(
+    name="truestep_driver_verified_updates_total",
+    kind=Kind.COUNTER,
+    help="Updates committed with a digest of the state on which all their ranks agreed, undone ones included.",
+)
+DRIVER_MISMATCHES = Metric(
+    name="truestep_driver_sync_mismatches_total",
+    kind=Kind.COUNTER,
+    help="Attempts at an update that came to nothing because ranks disagreed.",
+    label=FAULT,
+)
+DRIVER_SYNC_FAILURES = Metric(
+    name="truestep_driver_sync_failures_total",
+    kind=Kind.COUNTER,
+    help="Attempts at an update, or to form the group, that failed or ran past their deadline.",
+)
+DRIVER_RETRIES = Metric(
+    name="truestep_driver_sync_retries_total",
+    kind=Kind.COUNTER,
+    help="Updates committed after an attempt at them was disputed or failed.",
+)
+DRIVER_ROLLBACKS = Metric(
+    name="truestep_driver_rollbacks_total", kind=Kind.COUNTER, help="Rollbacks of the learner to an earlier update."
+)
+DRIVER_RECOVERY_SECONDS = Metric(
+    name="truestep_driver_recovery_seconds",
+    kind=Kind.HISTOGRAM,
+    help="Time from what went wrong first to the next commit of the whole group.",
+    label=CAUSE,
+    buckets=RECOVERY_BUCKETS,
+)
+DRIVER_EVALUATION_RETURN = Metric(
+    name="truestep_driver_evaluation_return_mean",
+    kind=Kind.GAUGE,
+    help="Mean undiscounted return of the latest greedy evaluation.",
+)
+DRIVER_EVALUATION_EPISODES = Metric(
+    name="truestep_driver_evaluation_episodes", kind=Kind.GAUGE, help="Episodes of the latest greedy evaluation."
+)
+DRIVER_CHECKPOINT_SECONDS = Metric(
+    name="truestep_driver_checkpoint_seconds",
+    kind=Kind.HISTOGRAM,
+    help="Time to write one checkpoint, failed ones included.",
+    buckets=CHECKPOINT_BUCKETS,
+)
+DRIVER_CHECKPOINTS = Metric(
+    name="truestep_driver_checkpoints_total", kind=Kind.COUNTER, help="Checkpoints written.", label=RESULT
+)
+DRIVER_RUN = Metric(
+    name="truestep_driver_run_info", kind=Kind.INFO, help="What is trained.", facts=("run", "env", "algo")
+)
