@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from common.distributions import draw
+from common.input_stage import InputStage
 from common.nets import NetConfig, make_actor_critic
+from common.normalize import InputScale
 from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
 from common.specs import ArraySpec, SpaceSpec
@@ -33,11 +35,19 @@ class Acted(NamedTuple):
     value: NDArray[np.float32]
 
 
+class _Ready(NamedTuple):
+    """A verified document: parameters, and how they see observations."""
+
+    weights: Weights
+    input_stage: InputStage | None
+
+
 class Policy:
     """The network with the weights of one version, and the recurrent state of its lanes. Raises nothing while acting.
 
     A weights document is verified whole before a byte of the live weights changes; `follow` is called between
-    fragments only, so a fragment is made by exactly one version. The state stays when weights change: a lane goes on in
+    fragments only, so a fragment is made by exactly one version: of the parameters, and of the statistics by which the
+    network sees observations, which come in the same document. The state stays when weights change: a lane goes on in
     its episode with what it remembers.
 
     `act` and `greedy` advance the state by one tick of all lanes; `values` reads it. Whoever steps the environments
@@ -47,36 +57,43 @@ class Policy:
     def __init__(self, observation: SpaceSpec, action: ArraySpec, net: NetConfig) -> None:
         placeholder = Streams(0).generator(Role.CHECKER, 0, purpose=Purpose.INITIALISE)  # overwritten by `follow`
         self._model = make_actor_critic(observation, action, net, placeholder)
+        self._observation = observation
         self._parameters = FlatParameters(self._model, trainable=False)
         self._box = action.kind == "box"
         self._state = torch.zeros(0, self._model.state_size)
         self.head = self._model.head
         self.state_size = self._model.state_size
         self.version = -1
-        self._standby: Weights | None = None
+        self._standby: _Ready | None = None
 
     def follow(self, document: Any) -> None:
         """Verify `document` and make its weights live. Raises WireError and keeps the old weights if it is damaged."""
-        self._load(decode_weights(document, self._parameters.manifest))
+        self._load(self._verified(document))
 
     def offer(self, document: Any) -> int:
         """Verify `document` and hold its weights ready; returns their version. Callable from another thread.
 
         Raises WireError, and keeps what was held ready, if it is damaged.
         """
-        weights = decode_weights(document, self._parameters.manifest)
-        self._standby = weights
-        return weights.header.version
+        ready = self._verified(document)
+        self._standby = ready
+        return ready.weights.header.version
 
     def swap(self) -> None:
         """Make the weights that are held ready live, if they are newer."""
         standby = self._standby
-        if standby is not None and standby.header.version > self.version:
+        if standby is not None and standby.weights.header.version > self.version:
             self._load(standby)
 
-    def _load(self, weights: Weights) -> None:
-        self._parameters.load(weights.flat)
-        self.version = weights.header.version
+    def _verified(self, document: Any) -> _Ready:
+        weights = decode_weights(document, self._parameters.manifest)
+        scale = InputScale.from_plain(weights.header.extra, self._observation)
+        return _Ready(weights, None if scale is None else InputStage(self._observation, scale))
+
+    def _load(self, ready: _Ready) -> None:
+        self._parameters.load(ready.weights.flat)
+        self._model.input_stage = ready.input_stage
+        self.version = ready.weights.header.version
 
     def begin(self, num_lanes: int) -> None:
         """From here on B = `num_lanes` lanes, each at the beginning of an episode."""

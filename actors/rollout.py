@@ -7,7 +7,8 @@ for an ended tick, the transition and the invalid row of its final observation, 
 fragment is full when the first lane is, and the remaining rows of the others stay invalid.
 
 A recurrent policy keeps its lanes' state from tick to tick and over fragments. It is written down before row 0 and
-zeroed after each invalid row, so a final observation is valued with the memory of its episode.
+zeroed after each invalid row, so a final observation is valued with the memory of its episode. Where rewards are
+normalised each lane's discounted return goes over from fragment to fragment likewise.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from actors.policy import Policy
 from common.clock import Clock
 from common.compensated import NeumaierSum
 from common.fragment import End, FragmentBuffer
+from common.normalize import RunningReturns
 
 
 class Beat(Protocol):
@@ -53,10 +55,22 @@ class RolloutReport:
 
 
 class Rollout:
-    """Fills fragments from one set of lanes; episodes run on from one fragment to the next."""
+    """Fills fragments from one set of lanes; episodes run on from one fragment to the next.
+
+    Args:
+        returns: of the lanes, where rewards are normalised.
+    """
 
     def __init__(
-        self, lanes: Lanes, policy: Policy, buffer: FragmentBuffer, clock: Clock, *, void_broken: bool, beat: Beat
+        self,
+        lanes: Lanes,
+        policy: Policy,
+        buffer: FragmentBuffer,
+        clock: Clock,
+        *,
+        void_broken: bool,
+        beat: Beat,
+        returns: RunningReturns | None = None,
     ) -> None:
         self._lanes = lanes
         self._policy = policy
@@ -65,6 +79,7 @@ class Rollout:
         self._clock = clock
         self._void_broken = void_broken
         self._beat = beat
+        self._returns = returns
         self._episodes = _Episodes(lanes.num_lanes)
         self._final: dict[str, NDArray[Any]] = {}
         self._final_pending = np.zeros(lanes.num_lanes, dtype=bool)
@@ -80,6 +95,9 @@ class Rollout:
             self._fill_aligned(noise)
         else:
             self._fill_unaligned(noise)
+        if self._returns is not None:
+            self._buffer.return_before[...] = self._returns.before
+            self._returns.follow(self._buffer.reward, self._buffer.end, self._buffer.valid)
         returns, lengths = self._episodes.ended()
         return RolloutReport(
             num_valid=int(np.count_nonzero(self._buffer.valid)),
@@ -222,6 +240,7 @@ class Rollout:
             "final_pending": self._final_pending.copy(),
             "ticks": self._ticks,
             "core_state": self._policy.state(),
+            "returns": None if self._returns is None else self._returns.before.copy(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -232,6 +251,8 @@ class Rollout:
         self._ticks = state["ticks"]
         if self._recurrent:
             self._policy.set_state(state["core_state"])
+        if self._returns is not None:
+            self._returns.before = state["returns"].copy()
 
 
 class _Episodes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from common.clock import Clock
 from common.errors import CheckpointError, WireError
 from common.fragment import FragmentBuffer, FragmentHeader, FragmentLayout, FragmentSummary
 from common.nets import NetConfig
+from common.normalize import ProcessingConfig, RunningReturns
 from common.process import GarbageCollector
 from common.rng import GlobalGenerators, Purpose, Role, Streams, generator_state, set_generator_state
 from common.wire import pack_plain, unpack_plain
@@ -49,6 +50,7 @@ class ActorConfig:
         lease: token of this process; in no stream.
         env, net: configuration of environment and network.
         layout: of the fragments.
+        processing, discount: by which discounted returns are kept, where `layout` has them.
         fault_report: where the watchdog writes before it ends the process; "" runs no watchdog (engine inline).
         metrics_ports: "first-last" range for `/metrics`; "" serves none.
     """
@@ -61,6 +63,8 @@ class ActorConfig:
     env: EnvConfig
     net: NetConfig
     layout: FragmentLayout
+    processing: ProcessingConfig = field(default_factory=ProcessingConfig)
+    discount: float = 0.99
     fault_report: str = ""
     metrics_ports: str = ""
 
@@ -148,7 +152,14 @@ class ActorWorker:
             self._clock,
             void_broken=self._config.env.on_nonfinite == "drop_episode",
             beat=self._beat(),
+            returns=self._running_returns(),
         )
+
+    def _running_returns(self) -> RunningReturns | None:
+        config = self._config
+        if not config.layout.returns:
+            return None
+        return RunningReturns(config.layout.num_lanes, config.processing, config.discount)
 
     def _beat(self) -> Beat:
         return self._watchdog.mark if self._watchdog is not None else _no_beat
@@ -261,7 +272,7 @@ class ActorWorker:
                 allowed=f"schema {SNAPSHOT_SCHEMA}, incarnation {self._config.incarnation}",
             )
         with self._working("restore", self._config.env.step_deadline_s):
-            self._lanes.restore(plain["lanes"])
+            self._lanes.restore(plain["lanes"], self._beat())
         self._rollout.set_state(plain["rollout"])
         for generator, state in zip(self._noise, plain["noise"], strict=True):
             set_generator_state(generator, state)

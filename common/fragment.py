@@ -1,7 +1,7 @@
 """A fragment: T rows of B lanes, the unit that actors make and learners take.
 
     obs[T+1, B, ...]   action[T, B, ...]   reward[T, B]   end[T, B]   valid[T, B]   log_prob[T, B]   value[T+1, B]
-    core_state[B, S], where the policy is recurrent
+    core_state[B, S], where the policy is recurrent   return_before[B], where rewards are normalised
 
 An episode of L transitions takes L+1 rows. Its last row holds the final observation and no transition (`valid` 0);
 the row after that holds the reset observation:
@@ -16,7 +16,7 @@ So `obs[t+1]` is the true next observation of every valid row t, and every recur
 
 `core_state` is the recurrent state *before* row 0. An unroll of row t = 0, 1, ... zeroes the state before row t where
 row t-1 was invalid, so the final observation (row 2 above) is still seen with the memory of its episode, and the reset
-observation (row 3) with none.
+observation (row 3) with none. `return_before` is likewise the discounted return that row 0 goes on from.
 
 On the wire a fragment is a frame of `common.frames`, filled in place by the actor and viewed in place by the learner.
 """
@@ -57,6 +57,7 @@ class FragmentLayout:
         observation: parts, each one array named as in the spec.
         action: Box actions are stored float32 (the policy's, before squashing or clipping), others as their spec says.
         state_size: S, numbers of recurrent state of a lane; 0 where the policy is feed-forward.
+        returns: whether rewards are normalised, by statistics of discounted returns.
     """
 
     num_rows: int
@@ -64,6 +65,7 @@ class FragmentLayout:
     observation: SpaceSpec
     action: ArraySpec
     state_size: int = 0
+    returns: bool = False
 
     def frame_layout(self) -> FrameLayout:
         """The arrays of a frame, in order. Raises WireError if they cannot be one frame."""
@@ -86,6 +88,8 @@ class FragmentLayout:
         }
         if self.state_size:
             arrays["core_state"] = ("float32", (self.num_lanes, self.state_size))
+        if self.returns:
+            arrays["return_before"] = ("float64", (self.num_lanes,))
         return FrameLayout.of(arrays)
 
 
@@ -187,6 +191,8 @@ class Fragment:
         log_prob: float32 `[T, B]`, of the action under the weights that chose it.
         value: float32 `[T+1, B]`, of the observation under the same weights.
         core_state: float32 `[B, S]`, recurrent state before row 0; `[B, 0]` where the policy is feed-forward.
+        return_before: float64 `[B]`, discounted return (of `common.normalize`) before row 0; 0 where rewards are not
+            normalised.
         digest: xxh3-64 of the frame.
     """
 
@@ -199,6 +205,7 @@ class Fragment:
     log_prob: NDArray[np.float32]
     value: NDArray[np.float32]
     core_state: NDArray[np.float32]
+    return_before: NDArray[np.float64]
     digest: int
 
 
@@ -220,6 +227,7 @@ class FragmentBuffer:
         self.log_prob: NDArray[np.float32] = arrays["log_prob"]
         self.value: NDArray[np.float32] = arrays["value"]
         self.core_state = _core_state(arrays, layout)
+        self.return_before = _return_before(arrays, layout)
 
     @property
     def num_bytes(self) -> int:
@@ -261,6 +269,7 @@ def decode_fragment(document: Buffer, layout: FragmentLayout) -> Fragment:
         log_prob=arrays["log_prob"],
         value=arrays["value"],
         core_state=_core_state(arrays, layout),
+        return_before=_return_before(arrays, layout),
         digest=frame.digest,
     )
 
@@ -268,6 +277,10 @@ def decode_fragment(document: Buffer, layout: FragmentLayout) -> Fragment:
 def _core_state(arrays: Mapping[str, NDArray[Any]], layout: FragmentLayout) -> NDArray[np.float32]:
     """The frame's array, or one without elements where the frame has none."""
     return arrays["core_state"] if layout.state_size else np.zeros((layout.num_lanes, 0), np.float32)
+
+
+def _return_before(arrays: Mapping[str, NDArray[Any]], layout: FragmentLayout) -> NDArray[np.float64]:
+    return arrays["return_before"] if layout.returns else np.zeros(layout.num_lanes)
 
 
 def _check_layout(got: FrameLayout, allowed: FrameLayout) -> None:

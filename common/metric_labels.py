@@ -32,6 +32,9 @@ class Statistic(StrEnum):
     CLIPPED_STEPS = "clipped_steps"  # number of steps
     STOPPED_EARLY = "stopped_early"  # 1 if the KL limit ended the update
     EXPLAINED_VARIANCE = "explained_variance"  # of the whole batch
+    NORMALISER_ROWS = "normaliser_rows"  # in the statistics, where something is normalised
+    NORMALISER_REFUSED = "normaliser_refused"  # fragments of this update that are not in them
+    RETURN_DEVIATION = "return_deviation"  # by which rewards are divided
 
 
 class DropReason(StrEnum):

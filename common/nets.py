@@ -1,8 +1,8 @@
 """Policy and value networks: one definition for acting and for learning.
 
-    observation parts ──► features ──► policy tower ──► head parameters [N, P]
-                             │
-                             └───────► value tower ───► value [N]
+    observation parts ──► (input stage) ──► features ──► policy tower ──► head parameters [N, P]
+                                               │
+                                               └───────► value tower ───► value [N]
 
     the same with a core: features ──► hidden layers ──► LSTM or GRU ──► both heads, linear
 
@@ -30,6 +30,7 @@ from torch.nn import functional as F
 from common.cores import LSTM, Core, make_core
 from common.distributions import ActionHead, make_head
 from common.errors import ConfigError
+from common.input_stage import InputStage
 from common.rng import torch_seeded
 from common.specs import ArraySpec, SpaceSpec
 from common.torsos import Features, Observation, TorsoKind, fits_nature_cnn
@@ -161,6 +162,8 @@ class ActorCritic(nn.Module):
     Attributes:
         state_size: S, numbers of recurrent state of a lane; 0 where the network is feed-forward. A state of zeros
             begins an episode.
+        input_stage: what observations go through first; None where the body sees them as they are. Whoever gives the
+            network the parameters of a version gives it that version's statistics.
     """
 
     def __init__(self, body: nn.Module, head: nn.Module, *, state_size: int = 0) -> None:
@@ -168,6 +171,7 @@ class ActorCritic(nn.Module):
         self.body = body
         self.head_module = head
         self.state_size = state_size
+        self.input_stage: InputStage | None = None
 
     @property
     def head(self) -> ActionHead:
@@ -177,11 +181,12 @@ class ActorCritic(nn.Module):
     def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """{part: [N, *shape]} to head parameters [N, P] and values [N]."""
         assert not self.state_size, "a recurrent network needs its state: use step or unroll"
-        parameters, value = self.body(observation)
+        parameters, value = self.body(self._seen(observation))
         return parameters, value
 
     def step(self, observation: Observation, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """{part: [B, *shape]} and the state before it [B, S] to head parameters [B, P], values [B], the state after."""
+        observation = self._seen(observation)
         if self.state_size:
             parameters, value, state = cast(RecurrentBody, self.body).step(observation, state)
         else:
@@ -196,11 +201,15 @@ class ActorCritic(nn.Module):
             valid_before: [T, B], any dtype; where it is 0 the state is zeroed before the row. Of a fragment: 1 for
                 row 0, and `valid[t - 1]` for row t, so the state is lost after an invalid row and not before it.
         """
+        observation = self._seen(observation)
         if self.state_size:
             return cast(RecurrentBody, self.body).unroll(observation, state, valid_before)
         parameters, value = self.body(_rows(observation))
         num_rows, num_lanes = valid_before.shape
         return parameters.reshape(num_rows, num_lanes, -1), value.reshape(num_rows, num_lanes), state
+
+    def _seen(self, observation: Observation) -> Observation:
+        return observation if self.input_stage is None else self.input_stage(observation)
 
 
 def _rows(observation: Observation) -> dict[str, Tensor]:

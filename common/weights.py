@@ -110,7 +110,8 @@ class WeightsHeader:
         version: names the publication; only grows.
         update: committed updates that the weights contain.
         fingerprint: of the manifest.
-        extra: plain values that travel with the weights (statistics of a normaliser).
+        extra: plain values that travel with the weights: the statistics of `common.normalize`, where observations are
+            normalised.
     """
 
     run: str

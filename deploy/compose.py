@@ -49,6 +49,7 @@ class Composition:
             net=config.net,
             optimiser=config.optimiser,
             algorithm=config.algorithm_config,
+            processing=config.processing,
         )
 
     def actor(self, actor: int, *, incarnation: int, lease: str, fault_report: str) -> ActorConfig:
@@ -62,6 +63,8 @@ class Composition:
             env=self.config.env,
             net=self.config.net,
             layout=self.layout,
+            processing=self.config.processing,
+            discount=self.config.algorithm_config.discount,
             fault_report=fault_report,
         )
 
@@ -73,12 +76,14 @@ def compose(run: str, config: RunConfig) -> Composition:
         UserError: unknown environment, unsupported space, a network that does not fit, fragments too large.
     """
     observation, action = read_specs(config.env)
+    config.processing.check(observation)
     layout = FragmentLayout(
         num_rows=config.actors.rows,
         num_lanes=config.actors.lanes,
         observation=observation,
         action=action,
         state_size=config.net.state_size,
+        returns=config.processing.normalise_rewards,
     )
     check_size(layout, config)
     checker = Streams(config.seed).generator(Role.CHECKER, 0, purpose=Purpose.INITIALISE)

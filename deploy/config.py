@@ -22,6 +22,7 @@ from actors.env.config import EnvConfig
 from actors.evaluate import EvaluationConfig
 from common.errors import ConfigError
 from common.nets import NetConfig
+from common.normalize import ProcessingConfig
 from deploy.conductor.plan import Flow, Plan
 from deploy.config_sections import (
     ActorsConfig,
@@ -65,6 +66,7 @@ class RunConfig:
     flow: FlowConfig = field(default_factory=FlowConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     net: NetConfig = field(default_factory=NetConfig)
+    processing: ProcessingConfig = field(default_factory=ProcessingConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     impala: ImpalaConfig = field(default_factory=ImpalaConfig)

@@ -201,7 +201,7 @@ def _initial_weights(
             fix="use the spaces and the net configuration of that run",
         )
     origin = {"run": source, "checkpoint": checkpoint.info.name, "parameter_digest": state.parameter_digest}
-    return InitialWeights(flat=state.parameters, fingerprint=state.manifest_fingerprint), origin
+    return state.as_beginning(), origin
 
 
 def _newest(out: Path, registry: RunRegistry, composition: Composition, session: Session) -> SavedRun | None:

@@ -10,6 +10,7 @@ import torch
 from common.errors import ConfigError
 from common.fragment import FragmentLayout
 from common.nets import NetConfig
+from common.normalize import ProcessingConfig
 from learner.algorithms.making import AlgorithmConfig
 from learner.algorithms.ppo import PPOConfig
 from learner.optimiser import OptimiserConfig
@@ -65,6 +66,7 @@ class RankConfig:
     net: NetConfig
     optimiser: OptimiserConfig
     algorithm: AlgorithmConfig
+    processing: ProcessingConfig = field(default_factory=ProcessingConfig)
 
     def __post_init__(self) -> None:
         lanes, algorithm = self.layout.num_lanes, self.algorithm

@@ -1,8 +1,9 @@
 """One learner rank: fragments in, weights out. No Ray and no Gymnasium in it.
 
-documents ──► intake ──► algorithm (returns, batch, loss, gradient steps) ──► close ──┬─ agreed ──► weights document
-                                                                                    ├─ disputed ─► start restored
-                              a collective fails ───────────────────────────────────┴─ failed ───► start restored
+documents ──► intake ──► normaliser ──► algorithm (returns, batch, loss, gradient steps) ──► close
+    close ──┬─ agreed ──────────────► weights document
+            ├─ disputed ────────────► start restored
+    a collective fails ── failed ───► start restored
 
 loop      consumes                     produces                       waits for         unblocked by
 update    an order and its documents   a report, a weights document   the other ranks   them, or sync.collective_s
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from common.clock import Clock
 from common.errors import CheckpointError, SyncError
+from common.input_stage import InputStage
 from common.nets import ActorCritic, make_actor_critic
 from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
@@ -30,6 +32,7 @@ from learner.audit import AuditPart
 from learner.config import LearnerConfig, RankConfig
 from learner.gradient_step import GradientStep
 from learner.intake import Accepted, Intake
+from learner.normaliser import Normaliser
 from learner.optimiser import Optimiser
 from learner.parallel.faults import RankFault, Saboteur, Tamper, Untouched
 from learner.parallel.group import Group
@@ -67,7 +70,9 @@ class LearnerRank:
         self._optimiser = Optimiser(config.optimiser, self._parameters)
         every = target_interval(config.algorithm)
         self._target = TargetNetwork(self._make_model(), self._parameters, every=every) if every else None
-        self._replica = Replica(self._parameters, self._optimiser, self._target)
+        self._normaliser = Normaliser(config.processing, config.layout, config.algorithm.discount)
+        statistics = self._normaliser.moments.numbers if self._normaliser.width else None
+        self._replica = Replica(self._parameters, self._optimiser, self._target, statistics)
         self._tamper: Tamper = Saboteur(faults, clock) if faults else Untouched()
         self._intake = Intake(config.run, config.layout, max_lag=config.max_lag)
         self._meeting: Meeting | None = None
@@ -89,19 +94,26 @@ class LearnerRank:
         )
 
     def adopt(self, state: LearnerState | InitialWeights) -> Standing:
-        """Go on from `state`, or begin from another run's weights. Raises CheckpointError if the network is another."""
+        """Go on from `state`, or begin from another run's weights.
+
+        Raises:
+            CheckpointError: the network is another, or sees observations in another way; nothing has changed.
+        """
         match state:
             case InitialWeights():
                 self._check_fingerprint(state.fingerprint)
+                self._normaliser.load(state.statistics)
                 self._parameters.load(state.flat)
                 if self._target is not None:
                     self._target.load(state.flat)
             case LearnerState():
                 self._check_fingerprint(state.manifest_fingerprint)
+                self._normaliser.check(state.statistics)
                 self._optimiser.load(state.optimiser)  # refuses what does not fit before anything has changed
                 self._parameters.load(state.parameters)
                 if self._target is not None:  # in states of algorithms without one it begins as the parameters are
                     self._target.load(state.parameters if state.target is None else state.target)
+                self._normaliser.load(state.statistics)
                 self._intake.set_state(state.intake)
                 self._updates, self._version, self._term = state.updates, state.version, state.term
         return self.standing()
@@ -156,6 +168,7 @@ class LearnerRank:
             manifest_fingerprint=self._parameters.manifest.fingerprint(),
             intake=self._intake.state(),
             target=None if self._target is None else self._target.array(),
+            statistics=self._normaliser.array(),
         )
 
     # ---- an update -------------------------------------------------------------------------------------------------
@@ -220,8 +233,14 @@ class LearnerRank:
         marks.append(self._clock.now_ns())
         rate = self._optimiser.set_update(order.update, self._config.horizon_updates)
         accepted = [judgement for judgement in judged if isinstance(judgement, Accepted)]
+        self._see_as_now()
+        self._normaliser.merge(order.keys, accepted, self._group)
         shuffle = self._streams.generator(Role.LEARNER, SHARED, purpose=Purpose.SHUFFLE, extra=(order.update,))
-        outcome = self._algorithm.update(accepted, shuffle, self._audit_part(order, audited_documents))
+        outcome = self._algorithm.update(
+            [self._normaliser.processed(each) for each in accepted],
+            shuffle,
+            self._audit_part(order, audited_documents),
+        )
         if self._target is not None:
             self._target.follow(order.update + 1)
         marks.append(self._clock.now_ns())
@@ -236,8 +255,16 @@ class LearnerRank:
             backup_ns=backup_ns,
             state_digest=replicated.digest,
             rate=rate,
+            processing=self._normaliser.statistics(),
             marks=marks,
         )
+
+    def _see_as_now(self) -> None:
+        """All networks see observations by the statistics that the update begins with."""
+        scale = self._normaliser.input_scale()
+        stage = None if scale is None else InputStage(self._config.layout.observation, scale, self._device)
+        for model in (self._model, *([] if self._target is None else [self._target.model])):
+            model.input_stage = stage
 
     def _audit_part(self, order: UpdateOrder, documents: Sequence[Any]) -> AuditPart | None:
         """What this rank has to recompute; an auditor does so only from fragments that are in order."""
@@ -247,7 +274,8 @@ class LearnerRank:
             return None
         place = self._group.ranks.index(audit.audited)
         seen = (self._intake.view(document, update=order.update) for document in documents)
-        return AuditPart(update=order.update, place=place, accepted=tuple(each for each in seen if each is not None))
+        processed = tuple(self._normaliser.processed(each) for each in seen if each is not None)
+        return AuditPart(update=order.update, place=place, accepted=processed)
 
     def _commit(self, order: UpdateOrder, attempt: Attempt) -> tuple[UpdateReport, NDArray[np.uint8] | None]:
         assert self._group is not None
@@ -311,6 +339,7 @@ class LearnerRank:
             version=self._version,
             update=self._updates,
             fingerprint=manifest.fingerprint(),
+            extra=self._normaliser.extra(),
         )
         return encode_weights(manifest, self._parameters.numpy(), header)
 

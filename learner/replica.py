@@ -1,4 +1,4 @@
-"""What every rank holds alike: parameters, moments and counters; their digest, and a copy to go back to."""
+"""What every rank holds alike: parameters, moments, statistics and counters; their digest, and a copy to go back to."""
 
 from __future__ import annotations
 
@@ -21,12 +21,20 @@ class Replica:
 
     Args:
         target: the target network, if there is one.
+        statistics: of what is normalised, float64 [n]; changed in place.
     """
 
-    def __init__(self, parameters: FlatParameters, optimiser: Optimiser, target: TargetNetwork | None = None) -> None:
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        optimiser: Optimiser,
+        target: TargetNetwork | None = None,
+        statistics: NDArray[np.float64] | None = None,
+    ) -> None:
         self._parameters = parameters
         self._optimiser = optimiser
         self._target = target
+        self._statistics = [] if statistics is None else [torch.from_numpy(statistics)]
         self._copy: list[Tensor] = []
 
     @torch.no_grad()
@@ -45,7 +53,7 @@ class Replica:
             vector.copy_(copy)
 
     def digest(self, counters: bytes) -> int:
-        """128 bits over every byte of parameters, moments and target network, and `counters`."""
+        """128 bits over every byte of parameters, moments, target network and statistics, and `counters`."""
         hasher = xxhash.xxh3_128()
         for vector in self._vectors():
             hasher.update(vector.reshape(-1).cpu().numpy().data)
@@ -63,6 +71,9 @@ class Replica:
         return {name: xxhash.xxh3_64_hexdigest(np.ascontiguousarray(view).data) for name, view in views.items()}
 
     def _vectors(self) -> list[Tensor]:
+        return [*self._of_parameters(), *self._statistics]
+
+    def _of_parameters(self) -> list[Tensor]:
         """Vectors of a number per parameter, and the step count, which stands fourth."""
         target = [] if self._target is None else [self._target.vector]
         return [self._parameters.vector.detach(), *self._optimiser.tensors(), *target]
@@ -73,10 +84,11 @@ class Replica:
         return np.concatenate([digest_chunks(vector, chunk_bounds(0, len(vector))) for vector in vectors])
 
     def _names(self, chunks: list[int]) -> tuple[str, ...]:
-        """The step count belongs to all parameters, so to none."""
+        """The step count belongs to all parameters, so to none; statistics, which come last, to none either."""
         bounds = chunk_bounds(0, self._parameters.num_elements)
-        places = [bound for vector in self._vectors() for bound in (bounds if vector.dim() else [None])]
+        places = [bound for vector in self._of_parameters() for bound in (bounds if vector.dim() else [None])]
         found: dict[str, None] = {}
-        for start, stop in (place for place in (places[chunk] for chunk in chunks) if place is not None):
+        named = (places[chunk] for chunk in chunks if chunk < len(places))
+        for start, stop in (place for place in named if place is not None):
             found.update(dict.fromkeys(names_between(self._parameters.manifest, start, stop)))
         return tuple(found)

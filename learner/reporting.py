@@ -27,6 +27,7 @@ class Attempt:
         backup_ns: of that, remembering the update's start.
         state_digest: that all ranks agreed on, if they did.
         rate: learning rate.
+        processing: what the normaliser says of its statistics.
         marks: readings of the clock (ns) at the beginning and after each of `PHASES` so far; later ones are added.
     """
 
@@ -37,6 +38,7 @@ class Attempt:
     backup_ns: int
     state_digest: int
     rate: float
+    processing: dict[str, float]
     marks: list[int]
 
 
@@ -63,7 +65,7 @@ def report_made(order: UpdateOrder, attempt: Attempt, standing: Standing) -> Upd
         gaps=sum(judgement.gap for judgement in attempt.judged),
         parameter_digest=standing.parameter_digest,
         learning_rate=attempt.rate,
-        statistics=means | outcome.statistics,
+        statistics=means | outcome.statistics | attempt.processing,
         seconds={name: (b - a) / NS_PER_S for name, a, b in zip(PHASES, marks, marks[1:], strict=False)},
         sync=sync_of(attempt),
     )

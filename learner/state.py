@@ -22,10 +22,12 @@ class InitialWeights:
     Attributes:
         flat: the vector, float32.
         fingerprint: of the network it belongs to.
+        statistics: by which that sees observations; None where nothing is normalised.
     """
 
     flat: NDArray[np.float32]
     fingerprint: str
+    statistics: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,6 +43,7 @@ class LearnerState:
         manifest_fingerprint: of the parameters' names, shapes and order.
         intake: what the intake remembers.
         target: parameters of the target network, float32; None where the algorithm has none.
+        statistics: of observations and returns, float64; None where nothing is normalised.
     """
 
     updates: int
@@ -51,6 +54,7 @@ class LearnerState:
     manifest_fingerprint: str
     intake: dict[str, Any]
     target: NDArray[np.float32] | None = None
+    statistics: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         if self.target is not None and (self.target.shape, self.target.dtype) != (
@@ -65,10 +69,19 @@ class LearnerState:
         """SHA-256 of the parameters' bytes."""
         return parameter_digest(self.parameters)
 
+    def as_beginning(self) -> InitialWeights:
+        """What another run begins from."""
+        return InitialWeights(flat=self.parameters, fingerprint=self.manifest_fingerprint, statistics=self.statistics)
+
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Arrays for the checkpoint store."""
-        target = {} if self.target is None else {"target": self.target}
-        return {"parameters": self.parameters, **target, **{f"optimiser.{k}": v for k, v in self.optimiser.items()}}
+        optimiser = {f"optimiser.{name}": array for name, array in self.optimiser.items()}
+        rest = {"target": self.target, "statistics": self.statistics}
+        return {
+            "parameters": self.parameters,
+            **{name: array for name, array in rest.items() if array is not None},
+            **optimiser,
+        }
 
     def document(self) -> bytes:
         """Everything else, packed."""
@@ -97,7 +110,11 @@ class LearnerState:
         optimiser = {name.removeprefix(prefix): a for name, a in tensors.items() if name.startswith(prefix)}
         try:
             return LearnerState(
-                parameters=tensors["parameters"], optimiser=optimiser, target=tensors.get("target"), **plain
+                parameters=tensors["parameters"],
+                optimiser=optimiser,
+                target=tensors.get("target"),
+                statistics=tensors.get("statistics"),
+                **plain,
             )
         except (KeyError, TypeError) as error:
             got = f"tensors {sorted(tensors)}, fields {sorted(plain)} ({error})"

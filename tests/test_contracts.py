@@ -66,7 +66,8 @@ OWNERS = {  # module or name: the only files that may use it
 # Classes that draw nothing by themselves; `default_rng()` is not among them: without a seed it draws from the system.
 GENERATOR_CLASSES = {"Generator", "BitGenerator", "SeedSequence", "RandomState", "PCG64", "MT19937", "Philox", "SFC64"}
 HARMLESS = {f"numpy.random.{name}" for name in GENERATOR_CLASSES} | {"random.Random", "random", "numpy.random"}
-UPPER_STOREY = {"common/nets.py", "common/towers.py", "common/distributions.py", "common/parameters.py"}  # knows torch
+KNOWS_TORCH = ("cores", "distributions", "input_stage", "nets", "parameters", "torsos", "towers")
+UPPER_STOREY = {f"common/{name}.py" for name in KNOWS_TORCH}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError|NotImplemented)\b")
 WORKPLACE = re.compile(r"(?<![\w.])/(home|root|tmp|work)\b|\.\./\w+")
 LONGEST_FUNCTION = 70
