@@ -20,7 +20,7 @@ from common.ledger import FragmentName, Ledger, LedgerFragment
 from common.runs import UpdateRecord
 from deploy.compare import UpdateDifference, same_result, side
 from deploy.conductor.conductor import Conductor
-from deploy.conductor.messages import Event, FragmentMade, Note, RecordUpdate, RollBack
+from deploy.conductor.messages import Event, FragmentMade, Note, RecordUpdate, RollBack, WriteCheckpoint
 from learner.reports import UpdateReport
 
 
@@ -93,6 +93,9 @@ class Check:
 
     def note(self, note: Note) -> None:
         """Nothing is recorded."""
+
+    def save(self, command: WriteCheckpoint) -> None:
+        """Nothing is saved."""
 
     def flush(self) -> None:
         """Nothing was gathered."""

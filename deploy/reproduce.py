@@ -188,7 +188,8 @@ def _make(session: Session, composition: Composition, original: Original, check:
     config, clock = original.config, session.clock
     with running_engine(session, composition) as engine:
         initial = None if original.initial is None else engine.put_state(original.initial)
-        conductor = Conductor(config.plan(), versions=count(1), initial=initial, script=original.script)
+        plan = config.plan(frame_bytes=composition.layout.frame_layout().payload_bytes)
+        conductor = Conductor(plan, versions=count(1), initial=initial, script=original.script)
         metrics = DriverMetrics(session.metrics)
         metrics.set_run(run=composition.run, env=config.env.id, algo=config.algo)
         with _no_checkpoints(session) as writer:
