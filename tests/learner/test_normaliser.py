@@ -217,6 +217,7 @@ def test_a_fragment_that_is_not_finite_where_it_counts_is_left_out_and_counted(n
     reports = ranks.make(0, [good, rollout(shape_of(ON), 0, actor=1, obs=obs)])
     assert {report.statistics["normaliser_refused"] for report in reports} == {1.0}
     check_moments(ranks.ranks[0]._normaliser, [good])
+    assert ranks.make(1, fragments(1))[0].statistics["normaliser_refused"] == 0.0
 
 
 # What is made of them
@@ -424,7 +425,7 @@ def test_statistics_of_another_kind_are_refused_and_nothing_changes(
     given: ProcessingConfig, wanted: ProcessingConfig
 ) -> None:
     """Whether they come as another run's weights or as a state."""
-    source, rank = alone(config(given)), alone(config(wanted))
+    source, rank = alone(config(given, seed=8)), alone(config(wanted))
     before = rank.standing()
     states: list[LearnerState | InitialWeights] = [source.state(), source.state().as_beginning()]
     for state in states:
