@@ -97,9 +97,6 @@ class Check:
     def save(self, command: WriteCheckpoint) -> None:
         """Nothing is saved."""
 
-    def flush(self) -> None:
-        """Nothing was gathered."""
-
     def close(self, conductor: Conductor) -> None:
         """Nothing is left."""
 

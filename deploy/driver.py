@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from common.clock import NS_PER_S, Clock
 from common.errors import DeadlineError
@@ -26,7 +27,6 @@ from deploy.conductor.messages import (
     WriteCheckpoint,
 )
 from deploy.engines import Engine
-from deploy.record import Record
 from deploy.watch import Watch
 from deploy.writer import CheckpointWriter
 
@@ -46,6 +46,34 @@ class StopFlag:
         self.reason = self.reason or reason
 
 
+class Recorder(Protocol):
+    """What is told of everything that becomes final: the registry's writer, or who compares with what it wrote."""
+
+    def observe(self, event: Event, conductor: Conductor) -> None:
+        """Take an event that the conductor has taken in."""
+        ...
+
+    def commit(self, command: RecordUpdate, conductor: Conductor) -> None:
+        """Take an update that every rank of the group agreed on; the conductor stands right behind it."""
+        ...
+
+    def save(self, command: WriteCheckpoint) -> None:
+        """A cut is about to be written."""
+        ...
+
+    def roll_back(self, command: RollBack) -> None:
+        """Later updates are undone."""
+        ...
+
+    def note(self, note: Note) -> None:
+        """Take a fact."""
+        ...
+
+    def close(self, conductor: Conductor) -> None:
+        """The run is over."""
+        ...
+
+
 class Driver:
     """Runs a conductor to its end."""
 
@@ -54,7 +82,7 @@ class Driver:
         conductor: Conductor,
         engine: Engine,
         writer: CheckpointWriter,
-        record: Record,
+        record: Recorder,
         watch: Watch,
         clock: Clock,
         stop: StopFlag,

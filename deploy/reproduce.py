@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from common.errors import CheckpointError, ConfigError, RunFailedError
 from common.ledger import Ledger, Script
@@ -30,7 +30,6 @@ from deploy.divergence import Check, Diverged, FragmentDifference, suspect_of
 from deploy.driver import Driver
 from deploy.facts import Facts, fingerprint, gather_facts
 from deploy.outputs import checkpoint_store, open_registry
-from deploy.record import Record
 from deploy.reproduction import Reproduction, Verdict
 from deploy.resources import Session, claimed, running_engine
 from deploy.saved import read_saved
@@ -197,7 +196,7 @@ def _make(session: Session, composition: Composition, original: Original, check:
                 conductor,
                 engine,
                 writer,
-                cast(Record, check),  # it has the methods that the driver calls, and writes nothing
+                check,
                 Watch(metrics, session.display, clock),
                 clock,
                 session.stop,
