@@ -28,12 +28,12 @@ from deploy.conductor.messages import (
     StopActor,
     WeightsHeld,
 )
-from deploy.ray_calls import FETCH_S, Failure, Process, Processes
+from deploy.ray_calls import Failure, Process, Processes
 from deploy.ray_launch import has_free_cpu
 from deploy.ray_processes import ActorProcess, ProcessSetup
 
 CLOSE_S = 10.0
-GET_A_PLACE = "be given a process by Ray"
+GET_A_PROCESS = "get a process from Ray"
 
 
 class RayActors:
@@ -53,7 +53,6 @@ class RayActors:
         self._last_words = last_words
         self._deadlines = composition.config.deadlines
         self._stopping: set[str] = set()
-        self._host = setup.driver.host
         remote: Any = ray.remote
         self._class: Any = remote(concurrency_groups={"control": 1})(ActorProcess)  # offers are taken while it collects
 
@@ -92,7 +91,7 @@ class RayActors:
             )
 
         start_s = self._deadlines.start_s
-        self._calls.expect(process, process.handle.__ray_ready__.remote(), GET_A_PLACE, start_s, lambda _: None)
+        self._calls.expect(process, process.handle.__ray_ready__.remote(), GET_A_PROCESS, start_s, lambda _: None)
         reference = process.handle.start.remote(command.snapshot)
         self._calls.expect(process, reference, "start", start_s, started)
 
@@ -112,7 +111,14 @@ class RayActors:
             case Collect(update=update):
                 order = CollectOrder(update=update, term=command.term, version=command.version)
                 frame, summary = handle.collect.options(num_returns=2).remote(order, command.weights)
-                self._expect_fragment(process, frame, summary, update)
+                self._calls.expect(
+                    process,
+                    summary,
+                    f"collect for update {update}",
+                    deadlines.collect_s,
+                    lambda got: FragmentMade(summary=got, frame=frame),
+                    load=frame,
+                )
             case SnapshotActor(actor=actor, update=update):
                 self._calls.expect(
                     process,
@@ -131,23 +137,6 @@ class RayActors:
                     lambda got: EvaluationMade(update=update, final=final, result=got),
                 )
 
-    def _expect_fragment(self, process: Process, frame: Any, summary: Any, update: int) -> None:
-        """One of another host is made once its frame is on this one: a node that is lost takes with it what it alone
-        has, and an update that was told of a frame cannot be made without it.
-        """
-        what, limit_s = f"collect for update {update}", self._deadlines.collect_s
-
-        def arrived(_: Any) -> Event:
-            return FragmentMade(summary=ray.get(summary, timeout=FETCH_S), frame=frame)
-
-        def made(got: Any) -> Event:
-            return FragmentMade(summary=got, frame=frame)
-
-        if process.identity is not None and process.identity.host != self._host:
-            self._calls.expect(process, frame, what, limit_s, arrived)
-        else:
-            self._calls.expect(process, summary, what, limit_s, made)
-
     def _stop(self, process: Process) -> None:
         """Its environments are closed, then it ends. Its seat may be taken by another process meanwhile."""
         self._stopping.add(process.lease)
@@ -164,7 +153,7 @@ class RayActors:
         For want of a place nobody is to blame: while no CPU of the cluster is free, an actor waits for one.
         """
         process = failure.call.process
-        if failure.call.what == GET_A_PLACE and failure.cause is None and not has_free_cpu():
+        if failure.call.what == GET_A_PROCESS and failure.cause is None and not has_free_cpu():
             self._calls.renew(failure.call)
             return None
         if process.lease in self._stopping:

@@ -74,6 +74,8 @@ class Call:
         what: it is to do, in words that follow "should".
         limit_s: for it, from when it is the oldest.
         answered: makes the event of its answer, if there is one.
+        load: of the large thing that was returned beside the answer by a process of another host. It is fetched before
+            the answer counts: a node that is lost takes with it what it alone has.
     """
 
     process: Process
@@ -81,6 +83,12 @@ class Call:
     what: str
     limit_s: float
     answered: Callable[[Any], Event | None]
+    load: Any = None
+
+    @property
+    def awaited(self) -> Any:
+        """The reference that says that it is done."""
+        return self.reference if self.load is None else self.load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +135,33 @@ class Calls:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._host = ProcessIdentity.current().host
         self._heads: dict[Any, _Head] = {}
 
     def expect(
-        self, process: Process, reference: Any, what: str, limit_s: float, answered: Callable[[Any], Event | None]
+        self,
+        process: Process,
+        reference: Any,
+        what: str,
+        limit_s: float,
+        answered: Callable[[Any], Event | None],
+        *,
+        load: Any = None,
     ) -> None:
-        """Wait for the answer to a call that was just told."""
-        call = Call(process=process, reference=reference, what=what, limit_s=limit_s, answered=answered)
+        """Wait for the answer to a call that was just told.
+
+        Args:
+            load: what is returned beside the answer, if that is large and others will need it.
+        """
+        far = process.identity is not None and process.identity.host != self._host
+        call = Call(
+            process=process,
+            reference=reference,
+            what=what,
+            limit_s=limit_s,
+            answered=answered,
+            load=load if far else None,
+        )
         process.calls.append(call)
         if len(process.calls) == 1:
             self._attend(process)
@@ -161,6 +189,8 @@ class Calls:
             call.process.calls.remove(call)
             self._attend(call.process)
         try:
+            if call.load is not None:
+                ray.get(call.load, timeout=FETCH_S)  # raises if it was lost; of what is here nothing is copied
             return call.answered(ray.get(call.reference, timeout=FETCH_S))
         except RayError as error:
             raised = error.cause if isinstance(error, RayTaskError) else None
@@ -179,7 +209,7 @@ class Calls:
     def forget(self, process: Process) -> None:
         """Wait for no call of a process any more."""
         for call in (*process.calls, *process.aside):
-            self._heads.pop(call.reference, None)
+            self._heads.pop(call.awaited, None)
         process.calls.clear()
         process.aside.clear()
 
@@ -188,7 +218,7 @@ class Calls:
             self._time(process.calls[0])
 
     def _time(self, call: Call) -> None:
-        self._heads[call.reference] = _Head(call=call, deadline=Deadline(self._clock, call.limit_s))
+        self._heads[call.awaited] = _Head(call=call, deadline=Deadline(self._clock, call.limit_s))
 
     def _overdue(self) -> Failure | None:
         for head in self._heads.values():

@@ -111,7 +111,9 @@ class RayRanks:
             told, publishes = answer
             return RankUpdated(lease=process.lease, report=told, weights=weights if publishes else None)
 
-        self._calls.expect(process, report, f"make update {order.update}", self._deadlines.update_s, updated)
+        self._calls.expect(
+            process, report, f"make update {order.update}", self._deadlines.update_s, updated, load=weights
+        )
 
     def _publish(self, command: Publish) -> None:
         """One rank publishes; the others note the version, since fragments made by it will reach them too."""
@@ -128,7 +130,7 @@ class RayRanks:
                     version=version, updates=got.updates, weights=weights, parameter_digest=got.parameter_digest
                 )
 
-            self._calls.expect(process, standing, f"publish version {version}", limit_s, published)
+            self._calls.expect(process, standing, f"publish version {version}", limit_s, published, load=weights)
 
     def _tell(self, process: Process, command: AdoptState | SnapshotLearner | HurryRank | StopRank) -> None:
         expect, handle, rank, lease = self._calls.expect, process.handle, process.index, process.lease
@@ -146,6 +148,7 @@ class RayRanks:
                     "hand over its state",
                     limit_s,
                     lambda got: LearnerSnapshot(update=got, state=state, rank=rank, lease=lease),
+                    load=state,
                 )
             case HurryRank():
                 self._calls.hurry(process, command.within_s)
