@@ -179,7 +179,7 @@ def _initial_weights(out: Path, record: RunRecord) -> InitialWeights | None:
             got=f"parameters {state.parameter_digest}",
             allowed=digest,
         )
-    return InitialWeights(flat=state.parameters, fingerprint=state.manifest_fingerprint)
+    return state.as_beginning()
 
 
 def _make(session: Session, composition: Composition, original: Original, check: Check) -> Finish:

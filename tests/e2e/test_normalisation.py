@@ -139,6 +139,7 @@ def test_a_run_begins_with_anothers_statistics_or_is_refused(tmp_path: Path) -> 
     train(config(steps=256), out=tmp_path, run="second", init_from="first")
     rows = newest(tmp_path, "first").learner.statistics[0]
     assert newest(tmp_path, "second").learner.statistics[0] == rows + newest(tmp_path, "second").cut.env_steps
+    assert reproduce("second", out=tmp_path).verdict == Verdict.IDENTICAL
     off = config(steps=256, processing={"normalise_observations": False})
     with pytest.raises((CheckpointError, ConfigError), match="see observations or rewards in another way"):
         outcome = train(off, out=tmp_path, run="third", init_from="first")
