@@ -265,6 +265,9 @@ def test_every_actor_is_somewhere_in_its_life() -> None:
     scene.standing.seats[1] = Seat(actor=1, status=SeatStatus.RUNNING)
     scene.tick()
     assert scene.actors() == (0, 1, 1, 0)
+    scene.standing.seats[1] = Seat(actor=1)  # it had left its seat on purpose, and is wanted again
+    scene.tick()
+    assert scene.actors() == (1, 1, 0, 0)
 
 
 def test_the_line_tells_actors_of_the_pool_and_what_holds_the_run_up() -> None:
