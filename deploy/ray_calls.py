@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from common.clock import Clock, Deadline
 from common.errors import TruestepError
@@ -115,6 +115,8 @@ class Failure:
             return f"{process.who} did not {what} within {self.within_s:g} s{others}", _last_words(process)
         if isinstance(cause, TruestepError):
             return str(cause), cause.detail
+        if isinstance(cause, ActorUnavailableError):
+            return f"{process.who} could not be reached while it should {what}", str(cause)
         if isinstance(cause, RayActorError):
             return f"{process.who}: the process ended while it should {what}", _last_words(process) or str(cause)
         story = "".join(traceback.format_exception(cause)).strip()

@@ -146,3 +146,13 @@ def test_a_dead_process_is_described_with_the_words_its_watchdog_left(
     cause, detail = failure(calls, 1.0).words()
     assert cause == "learner rank 0: the process ended while it should collect for update 3"
     assert detail == "step did not return"
+
+
+def test_a_process_that_cannot_be_reached_is_not_said_to_have_ended(clock: ManualClock, fake: FakeRay) -> None:
+    """Its connection broke; Ray's reason is the long material."""
+    calls, one = Calls(clock), process()
+    calls.expect(one, "first", "collect for update 3", 1.0, answered)
+    fake.answers["first"] = ray.exceptions.ActorUnavailableError("keepalive watchdog timeout", b"0" * 16)
+    cause, detail = failure(calls, 1.0).words()
+    assert cause == "learner rank 0 could not be reached while it should collect for update 3"
+    assert "keepalive watchdog timeout" in detail
