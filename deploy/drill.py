@@ -1,63 +1,43 @@
 """Drills: short trainings in which one named thing goes wrong on purpose, and what came of it.
 
-a run without a fault ──► digests of every update
-a run with the fault  ──► its record: detected after, located at, recovered in, updates lost, the same bits?
+of ranks    a run without a fault ──► digests of every update
+            a run with the fault  ──► its record: detected after, located at, recovered in, updates lost, the same bits?
+of actors   an asynchronous run with the fault, until who was struck is well ──► its record
+            the same run, made again from its ledger                         ──► the same bits?
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from common.clock import NS_PER_S
-from common.runs import EventRecord, RunRegistry
+from actors.env.sabotaged import SABOTAGED
+from common.clock import MonotonicClock, wait_until
+from common.runs import RunRegistry
+from deploy.actor_drills import ROWS as ROWS_OF_AN_ACTOR
 from deploy.config import RunConfig, parse_config
 from deploy.display import Display, Silent
-from deploy.drill_faults import Drill
-from deploy.drills import AT_UPDATE, DrillPlan
+from deploy.drill_faults import LEARNER, Drill, well_file
+from deploy.drill_plan import DrillPlan
+from deploy.drill_verdict import DrillResult, Fault, digests, judge
+from deploy.driver import StopFlag
 from deploy.outputs import open_registry
+from deploy.rank_drills import AT_UPDATE
+from deploy.reproduce import reproduce
 from deploy.session import Outcome, train
-from deploy.sync_tally import RECOVERED, SyncEvent
+
+__all__ = ["DrillResult", "actor_drill_config", "drill_config", "run_drills"]
 
 NUM_RANKS = 2
 NUM_ACTORS = 2
 UPDATES = 20
 ROWS = 32
 LANES = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrillResult:
-    """What one drill came to.
-
-    Attributes:
-        name: of the drill.
-        run: its run.
-        passed: everything that was to happen did, and nothing else.
-        detected_s: from the fault to the event that tells of it; None if it was never told.
-        located: where, in words; "" if the wrong place or none was named.
-        recovered_s: from the detection to the next commit of the whole group; None if nothing had to recover.
-        updates_lost: committed updates that had to be given up.
-        same_bits: whether every update has the digest of the run without a fault; None where it cannot.
-        why: what was not as it should be; "" if it passed.
-    """
-
-    name: str
-    run: str
-    passed: bool
-    detected_s: float | None
-    located: str
-    recovered_s: float | None
-    updates_lost: int
-    same_bits: bool | None
-    why: str
-
-    def to_plain(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
+MANY_ACTORS = 3
+ENDLESS = 10**9
+LIMIT_S = 120.0  # for an asynchronous run to be well again
 
 
 def drill_config(seed: int = 1) -> RunConfig:
@@ -80,6 +60,25 @@ def drill_config(seed: int = 1) -> RunConfig:
     )
 
 
+def actor_drill_config(seed: int = 1) -> RunConfig:
+    """CartPole, three actors at their own pace, updates of four fragments: so there is one actor with two."""
+    return parse_config(
+        {
+            "env": {"id": SABOTAGED, "step_deadline_s": 4.0},
+            "algo": "impala",
+            "engine": "ray",
+            "seed": seed,
+            "steps": ENDLESS,
+            "actors": {"num": MANY_ACTORS, "lanes": 4, "rows": ROWS_OF_AN_ACTOR},
+            "flow": {"fragments": MANY_ACTORS + 1, "max_lag": 8},
+            "net": {"hidden": [32]},
+            "evaluation": {"every": 0, "final_episodes": 2, "lanes": 2, "max_ticks": 50},
+            "checkpoint": {"every": 500},
+            "metrics": {"enabled": False},
+        }
+    )
+
+
 def run_drills(plans: Sequence[DrillPlan], *, out: Path, display: Display | None = None) -> Iterator[DrillResult]:
     """Carry the drills out one after the other, each result as soon as it is known.
 
@@ -89,18 +88,21 @@ def run_drills(plans: Sequence[DrillPlan], *, out: Path, display: Display | None
     tell = (display or Silent()).tell
     with open_registry(out, create=True) as registry, _one_ray():
         expected: dict[int, str] = {}
-        if any(plan.same_bits for plan in plans):
+        if any(plan.same_bits and not plan.of_actors for plan in plans):
             tell("reference    a run without a fault")
             outcome = _train(registry, out, "reference", Drill())
             if outcome.error is not None:
                 raise outcome.error
-            expected = _digests(registry, outcome.run)
+            expected = digests(registry, outcome.run)
         for plan in plans:
-            tell(f"{plan.name:<15} {plan.about}")
+            tell(f"{plan.name:<18} {plan.about}")
             mark = out / f"{registry.unused_name(f'drill-{plan.name}')}.mark"
-            outcome = _train(registry, out, plan.name, plan.fault(str(mark.absolute())))
-            yield _judge(plan, registry, outcome, mark, expected)
-            mark.unlink(missing_ok=True)
+            drill = plan.fault(str(mark.absolute()))
+            outcome = _train(registry, out, plan.name, drill, until_well=plan.of_actors)
+            again = reproduce(outcome.run, out=out) if plan.of_actors and plan.same_bits else None
+            yield judge(plan, registry, outcome, Fault(drill, mark), expected=expected, again=again)
+            for file in out.glob(f"{mark.name}*"):
+                file.unlink()
 
 
 @contextmanager
@@ -116,48 +118,32 @@ def _one_ray() -> Iterator[None]:
             disconnect()
 
 
-def _train(registry: RunRegistry, out: Path, name: str, drill: Drill) -> Outcome:
-    return train(drill_config(), out=out, run=registry.unused_name(f"drill-{name}"), drill=drill)
+def _train(registry: RunRegistry, out: Path, name: str, drill: Drill, *, until_well: bool = False) -> Outcome:
+    run = registry.unused_name(f"drill-{name}")
+    if not until_well:
+        return train(drill_config(), out=out, run=run, drill=drill)
+    with _stopped_once_well(drill) as stop:
+        return train(actor_drill_config(), out=out, run=run, drill=drill, stop=stop)
 
 
-def _digests(registry: RunRegistry, run: str) -> dict[int, str]:
-    return {row.update: row.parameter_digest for row in registry.updates(run)}
+@contextmanager
+def _stopped_once_well(drill: Drill) -> Iterator[StopFlag]:
+    """A run that ends when all who were struck have gone on for a while, or when it takes too long."""
+    stop, over = StopFlag(), threading.Event()
+    files = [Path(well_file(fault.mark, actor)) for fault in drill.of_actors for actor in fault.victims]
+    files += [Path(well_file(fault.mark, LEARNER)) for fault in drill.at_border]
 
+    def well() -> bool:
+        return over.is_set() or all(file.exists() for file in files)
 
-def _judge(
-    plan: DrillPlan, registry: RunRegistry, outcome: Outcome, mark: Path, expected: dict[int, str]
-) -> DrillResult:
-    records = registry.events(outcome.run)
-    events = [(record.kind, record.data) for record in records]
-    detected = next((r for r in records if r.kind == plan.kind and plan.detected(r.data)), None)
-    located = plan.located(events)
-    recovered = [data["seconds"] for kind, data in events if kind == RECOVERED]
-    lost = sum(data["from_update"] - data["to_update"] for kind, data in events if kind == SyncEvent.ROLLBACK)
-    same = _digests(registry, outcome.run) == expected if plan.same_bits else None
-    checks = {
-        f"the run {outcome.status}: {outcome.verdict}": outcome.status == "finished",
-        "the fault never happened": mark.exists(),
-        f"no {plan.kind} tells of it": detected is not None,
-        "it was located wrongly or not at all": bool(located),
-        "nothing recovered": bool(recovered) or not plan.recovers,
-        f"{lost} committed updates were lost": lost == 0,
-        "parameters differ from those of the run without a fault": same is not False,
-    }
-    return DrillResult(
-        name=plan.name,
-        run=outcome.run,
-        passed=all(checks.values()),
-        detected_s=_seconds_since(mark, detected),
-        located=located,
-        recovered_s=max(recovered) if recovered else None,
-        updates_lost=lost,
-        same_bits=same,
-        why="; ".join(words for words, good in checks.items() if not good),
-    )
+    def watch() -> None:
+        wait_until(well, clock=MonotonicClock(), seconds=LIMIT_S)
+        stop.ask("the drill is over")
 
-
-def _seconds_since(mark: Path, event: EventRecord | None) -> float | None:
-    """All processes of a drill are on one host, so the mark and the event are readings of one clock."""
-    if event is None or not mark.exists():
-        return None
-    return (event.monotonic_ns - int(mark.read_text(encoding="ascii"))) / NS_PER_S
+    thread = threading.Thread(target=watch, name="drill-watch", daemon=True)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        over.set()
+        thread.join()

@@ -31,6 +31,7 @@ from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, PortRang
 from common.process import GarbageCollector, die_with_parent, keep_freed_memory
 from common.process_identity import Liveness, ProcessIdentity
 from deploy.compose import ACTOR_THREADS
+from deploy.drill_border import Border
 from deploy.drill_faults import Drill
 from deploy.facts import package_digests
 from deploy.ranks import NotMet, join, observe
@@ -123,7 +124,7 @@ class ActorProcess:
 
     def __init__(self, setup: ProcessSetup, config: ActorConfig, evaluation: EvaluationConfig) -> None:
         self._setup = setup
-        self._config = config
+        self._config = replace(config, env=setup.drill.environment(config.actor, config.env))
         self._evaluation = evaluation
 
     def start(self, snapshot: bytes | None) -> tuple[LaneFacts, Presence]:
@@ -147,6 +148,7 @@ class ActorProcess:
         self._setup.drill.before_collect(self._config.actor, order.update, self._clock)
         frame, summary = self._worker.collect(order, weights)
         self._setup.drill.after_collect(self._config.actor, order.update, frame, self._clock)
+        self._setup.drill.made(self._config.actor, summary.incarnation, summary.sequence, self._clock)
         self._metrics.observe(summary)
         return frame, summary
 
@@ -179,7 +181,8 @@ class RankProcess:
 
     def start(self) -> tuple[Standing, Presence]:
         """Make the model; returns where the rank stands, and which process this is."""
-        clock = MonotonicClock()
+        self._clock = clock = MonotonicClock()
+        self._border = Border(self._setup.drill.at_border)
         prepare(self._setup, clock, threads=self._config.learner.threads)
         registry = new_registry()
         self._metrics = LearnerMetrics(registry)
@@ -232,7 +235,8 @@ class RankProcess:
             The weights document if this rank publishes, and (report, whether it does).
         """
         self._note_sigterm()
-        report, document = self._rank.update(order, frames[:num_frames], frames[num_frames:])
+        share = self._border.let_in(order, frames[:num_frames], self._clock)
+        report, document = self._rank.update(order, share, frames[num_frames:])
         observe(self._metrics, report)
         self._collector.collect()  # between updates, never inside one
         return document, (replace(report, stop_asked=self._stop_asked), document is not None)

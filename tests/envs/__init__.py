@@ -20,6 +20,7 @@ PLAIN = {
     "WrongDtype": "faulty:WrongDtypeEnv",
     "Faulty": "faulty:FaultyEnv",
     "FaultyCartPole": "faulty:FaultyCartPoleEnv",
+    "CrowdedCartPole": "faulty:CrowdedCartPoleEnv",
     "Leaky": "faulty:LeakyEnv",
     "Clock": "drawing:ClockEnv",
     "NoEnv": "faulty:no_env",

@@ -18,6 +18,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from common.clock import MonotonicClock
+
 OBSERVATION = gymnasium.spaces.Box(-10, 10, (3,), np.float32)
 GOOD = np.array([1, 2, 3], np.float32)
 OUTCOMES: dict[str, Any] = {  # what step returns at tick `at`, by mode
@@ -123,6 +125,7 @@ class Fault:
         once: a path. Who comes to the place leaves a file `PATH.n` there, n counted over all processes and lives.
         skip, times: with `once`, the arrivals `skip` to `skip + times - 1` misbehave and all others are well.
         seconds: of a sleep.
+        note: a path. Whoever goes wrong first writes there when that was, in ns of the monotonic clock.
     """
 
     kind: str = "raise"
@@ -133,6 +136,7 @@ class Fault:
     skip: int = 0
     times: int = 1
     seconds: float = 1.0
+    note: str = ""
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, f"kind {self.kind!r} is none of {KINDS}"
@@ -144,6 +148,8 @@ class Fault:
             return outcome
         if self.once and not self.skip <= _arrival(self.once) < self.skip + self.times:
             return outcome
+        if self.note and not Path(self.note).exists():
+            Path(self.note).write_text(str(MonotonicClock().now_ns()), encoding="ascii")
         match self.kind:
             case "raise":
                 raise RuntimeError("the simulator lost its licence")
@@ -222,6 +228,38 @@ class FaultyCartPoleEnv(CartPoleEnv):
         self.fault.fail_maybe("close")
         if self.steps >= self.fault.at:
             self.fault.fail_maybe("late_close")
+
+
+class CrowdedCartPoleEnv(FaultyCartPoleEnv):
+    """`FaultyCartPoleEnv` for a crowd of actors, each of which misbehaves in its own way.
+
+    Processes of actors are counted as they come, over all lives: the first `well` of them are well, the next `faults`
+    misbehave, in the way that is their turn among `kinds`, and all later ones are well again. Nothing goes wrong in any
+    other process. Where, when and how is as of a `Fault`; process n notes its fault in `PATH.n.KIND`.
+
+    Args:
+        path: of the files by which processes are counted.
+    """
+
+    def __init__(self, *, path: str, kinds: str, well: int = 0, faults: int = 0, where: str = "", **fault: Any) -> None:
+        turn = _turn(path) - well
+        ways = kinds.split()
+        kind = ways[turn % len(ways)]
+        misbehaves = 0 <= turn < faults
+        note = f"{path}.{turn + well}.{kind}"
+        super().__init__(kind=kind, where=where if misbehaves else "", note=note, **fault)
+
+
+_turns: dict[str, int] = {}  # by path; a forked child has the turn of its actor
+
+
+def _turn(path: str) -> int:
+    """This process's turn among the actors' processes; -1 in every other process."""
+    if not Path("/proc/self/cmdline").read_bytes().startswith(b"ray::ActorProcess"):
+        return -1
+    if path not in _turns:
+        _turns[path] = _arrival(path)
+    return _turns[path]
 
 
 class LeakyEnv(WrongDtypeEnv):
