@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from common.errors import ConfigError
 from deploy.config import RunConfig, merge, parse_config, read_toml, recipe, setting
 from learner.schedules import Schedule
+
+ENV = {"id": "CartPole-v1"}
 
 CARTPOLE = {"env": {"id": "CartPole-v1"}}
 
@@ -119,7 +122,7 @@ def test_an_algorithm_without_a_recipe_is_refused() -> None:
     """It says what there is."""
     with pytest.raises(ConfigError, match="got dqn") as caught:
         recipe("dqn", "CartPole-v1")
-    assert caught.value.allowed == "ppo"
+    assert caught.value.allowed == "ppo, impala or appo"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_a_file_is_read_as_it_stands(tmp_path: Path) -> None:
         ({"steps": 0}, "steps", "0", "1 or more"),
         ({"policy_lag": 2}, "policy_lag", "2", "0 or 1"),
         ({"engine": "spark"}, "'engine'", "'spark'", "'ray' or 'inline'"),
-        ({"algo": "dqn"}, "'algo'", "'dqn'", "'ppo'"),
+        ({"algo": "dqn"}, "'algo'", "'dqn'", "'ppo', 'impala' or 'appo'"),
         ({"actors": 3}, "'actors'", "3", "an object"),
         ({"actors": {"num": 0}}, "actors.num", "0", "1 to 4,096"),
         ({"actors": {"lanes": 10**9}}, "actors.lanes", str(10**9), "1 to 65,536"),
@@ -241,7 +244,7 @@ def test_a_minibatch_larger_than_an_update_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"ppo\.minibatch") as caught:
         parsed(actors=actors, ppo={"minibatch": 25})
     assert caught.value.got == "25"
-    assert caught.value.allowed == "at most actors.num x actors.lanes x actors.rows = 24"
+    assert caught.value.allowed == "at most the rows of an update, 24"
 
 
 def test_a_target_needs_evaluations() -> None:
@@ -314,3 +317,49 @@ def test_another_number_of_ranks_changes_nothing_else() -> None:
     assert config.with_ranks(3) == parsed(learner={"threads": 2, "ranks": 3})
     with pytest.raises(ConfigError, match=r"learner\.ranks"):
         config.with_ranks(0)
+
+
+def test_algorithms_collect_as_they_are_made_for() -> None:
+    """PPO in turn, the others asynchronously, unless the flow says otherwise; sizes follow."""
+    config = parse_config({"env": ENV, "actors": {"num": 4, "lanes": 2, "rows": 8}, "ppo": {"minibatch": 8}})
+    assert (config.asynchronous, config.fragments_per_update, config.max_lag) == (False, 4, 1)
+    config = parse_config({"env": ENV, "algo": "impala", "actors": {"num": 4, "lanes": 2, "rows": 8}})
+    assert (config.asynchronous, config.fragments_per_update, config.rows_per_update) == (True, 1, 16)
+    assert config.max_lag == 16
+    config = parse_config({"env": ENV, "algo": "appo", "appo": {"minibatches": 1}, "flow": {"mode": "sync"}})
+    assert (config.asynchronous, config.fragments_per_update) == (False, config.actors.num)
+    two = parse_config({"env": ENV, "algo": "impala", "learner": {"ranks": 2}})
+    assert two.fragments_per_update == 2
+
+
+@pytest.mark.parametrize(
+    ("plain", "what"),
+    [
+        ({"net": {"core": "lstm"}}, "ppo cuts updates into single rows"),
+        ({"algo": "impala", "actors": {"lanes": 2}, "impala": {"minibatches": 3}}, "impala.minibatches"),
+        ({"actors": {"num": 2, "most": 4}}, "need asynchronous collection"),
+        ({"algo": "impala", "actors": {"num": 2, "least": 3}}, "actors.least, actors.num, actors.most"),
+        ({"algo": "impala", "flow": {"max_lag": 0}}, "flow.max_lag"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(plain: dict[str, Any], what: str) -> None:
+    """By name, before anything starts."""
+    with pytest.raises(ConfigError, match=re.escape(what)):
+        parse_config({"env": ENV, **plain})
+
+
+@pytest.mark.parametrize(
+    ("flow", "frame_bytes", "most"),
+    [
+        ({}, 0, 32),  # by age: 16 updates of 2 fragments
+        ({"max_lag": 1000}, 0, 1024),  # by count
+        ({"max_lag": 1000, "most_bytes": 1000}, 100, 10),  # by bytes
+        ({"most_bytes": 1}, 100, 2),  # enough for one update in any case
+    ],
+)
+def test_what_may_be_in_flight_is_bounded_three_ways(flow: dict[str, int], frame_bytes: int, most: int) -> None:
+    """By count, by age and by bytes."""
+    config = parse_config({"env": ENV, "algo": "impala", "flow": {"fragments": 2, **flow}})
+    planned = config.plan(frame_bytes=frame_bytes).flow
+    assert planned is not None
+    assert planned.most_capacity == most
