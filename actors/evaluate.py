@@ -5,17 +5,24 @@ Every lane plays a quota fixed beforehand. Taking "the first N episodes to end" 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.env.config import EnvConfig
 from actors.env.lanes import Lanes, Tick
+from actors.env.make import make_lanes
+from actors.env.rendering import Rendering
 from actors.policy import Policy
 from actors.rollout import Beat
 from common.compensated import NeumaierSum
 from common.errors import ConfigError
 from common.fragment import End
+from common.rng import GlobalGenerators, Purpose, Role, Streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,24 +74,84 @@ class EvaluationResult:
         return float(np.mean(self.returns))
 
 
+@contextmanager
+def evaluation_lanes(
+    env: EnvConfig,
+    num_lanes: int,
+    *,
+    seed: int,
+    update: int,
+    final: bool,
+    who: str,
+    rendering: Rendering | None = None,
+) -> Iterator[Lanes]:
+    """Fresh lanes of a run's evaluation, closed with the block; inside it the process-wide generators are those of the
+    evaluation. Whoever makes them, wherever: with equal weights and as many lanes the episodes are the same.
+
+    Args:
+        seed: root seed of the run.
+        update, final: which evaluation: after how many updates, and whether it ended the run.
+        who: the owner in error messages.
+        rendering: which lane is to be seen.
+    """
+    streams, index = Streams(seed), int(final)
+    sequence = streams.sequence(Role.EVALUATOR, index, incarnation=update, purpose=Purpose.GLOBALS)
+    with GlobalGenerators(sequence).installed():
+        lanes = make_lanes(
+            env,
+            num_lanes,
+            streams=streams,
+            role=Role.EVALUATOR,
+            index=index,
+            incarnation=update,
+            who=who,
+            rendering=rendering,
+        )
+        try:
+            yield lanes
+        finally:
+            lanes.close()
+
+
+class GreedyPlay:
+    """Lanes and policy tick by tick, from the first reset on: what an evaluation does, and what shows it again.
+
+    A recurrent policy begins each episode with a state of zeros.
+    """
+
+    def __init__(self, lanes: Lanes, policy: Policy) -> None:
+        self._lanes = lanes
+        self._policy = policy
+
+    def start(self) -> None:
+        """Reset every lane."""
+        self._lanes.start()
+        self._policy.begin(self._lanes.num_lanes)
+
+    def step(self) -> tuple[NDArray[Any], Tick]:
+        """One tick of all lanes: the actions taken [B, *shape], and what they brought."""
+        policy = self._policy
+        action = policy.head.to_environment(policy.greedy(self._lanes.current))
+        tick = self._lanes.step(action)
+        if policy.state_size:
+            policy.reset(_begins(tick))
+        return action, tick
+
+
 def evaluate(lanes: Lanes, policy: Policy, *, episodes: int, max_ticks: int, beat: Beat) -> EvaluationResult:
     """Play `episodes` greedy episodes on freshly made `lanes`; lane b plays episodes b, b + B, b + 2B ...
 
-    A recurrent policy begins each with a state of zeros. Broken episodes (non-finite values) are played again by the
-    same lane and do not count.
+    Broken episodes (non-finite values) are played again by the same lane and do not count.
     """
     tally = _Tally(lanes.num_lanes, episodes)
-    lanes.start()
-    policy.begin(lanes.num_lanes)
-    ticks = 0
-    while not tally.complete() and ticks < max_ticks:
-        action = policy.head.to_environment(policy.greedy(lanes.current))
-        beat(ticks)
-        tick = lanes.step(action)
+    play = GreedyPlay(lanes, policy)
+    play.start()
+    for number in range(max_ticks):
+        beat(number)
+        _, tick = play.step()
         tally.add(tick)
-        if policy.state_size:
-            policy.reset(_begins(tick))
-        ticks += 1
+        if tally.complete():
+            break
     return tally.result(policy.version)
 
 

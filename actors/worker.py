@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from actors.env.config import EnvConfig
 from actors.env.lanes import LaneFacts, Lanes
 from actors.env.make import make_lanes
-from actors.evaluate import EvaluationConfig, EvaluationResult, evaluate
+from actors.evaluate import EvaluationConfig, EvaluationResult, evaluate, evaluation_lanes
 from actors.policy import Policy
 from actors.rollout import Beat, Rollout, RolloutReport
 from actors.watchdog import Watchdog
@@ -224,27 +224,20 @@ class ActorWorker:
     def evaluate(self, order: EvaluateOrder, weights: Any) -> EvaluationResult:
         """Greedy episodes on environments and streams of their own; the actor's training state is not touched."""
         self._greedy.follow(weights)
-        config = self._config
-        sequence = self._streams.sequence(
-            Role.EVALUATOR, int(order.final), incarnation=order.update, purpose=Purpose.GLOBALS
+        config, evaluation = self._config, self._evaluation
+        fresh = evaluation_lanes(
+            config.env,
+            min(order.episodes, evaluation.lanes),
+            seed=config.seed,
+            update=order.update,
+            final=order.final,
+            who=f"{config.who} (evaluation)",
         )
-        num_lanes = min(order.episodes, self._evaluation.lanes)
         longest_s = max(config.env.construct_deadline_s, config.env.step_deadline_s)
-        with GlobalGenerators(sequence).installed(), self._watched("evaluate", longest_s):
-            lanes = make_lanes(
-                config.env,
-                num_lanes,
-                streams=self._streams,
-                role=Role.EVALUATOR,
-                index=int(order.final),
-                incarnation=order.update,
-                who=f"{config.who} (evaluation)",
+        with self._watched("evaluate", longest_s), fresh as lanes:
+            return evaluate(
+                lanes, self._greedy, episodes=order.episodes, max_ticks=evaluation.max_ticks, beat=self._beat()
             )
-            try:
-                max_ticks = self._evaluation.max_ticks
-                return evaluate(lanes, self._greedy, episodes=order.episodes, max_ticks=max_ticks, beat=self._beat())
-            finally:
-                lanes.close()
 
     def snapshot(self) -> bytes | None:
         """Everything `start` needs to go on from here, bit for bit; None where the environment cannot be restored."""

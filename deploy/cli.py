@@ -139,6 +139,23 @@ class Reproduce:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Play an episode of a recorded evaluation again, and compare it with its record; exits with 1 if it differs."""
+
+    run: RunName
+    episode: int
+    """Its number in the evaluation, from 0."""
+    update: int | None = None
+    """Of the evaluation after this update; of the newest whose checkpoint is there if not given."""
+    render: Literal["human"] | None = None
+    """human: in the environment's own window."""
+    frames: Path | None = None
+    """A new directory for its pictures, as PNG files."""
+    out: Out = Path("runs")
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Drill:
     """Run short trainings in which something goes wrong on purpose, and tell what came of it."""
 
@@ -169,7 +186,7 @@ class CheckEnv:
     json: Json = False
 
 
-Command = Train | Resume | Evaluate | Runs | Show | Compare | Reproduce | Drill | CheckEnv
+Command = Train | Resume | Evaluate | Runs | Show | Compare | Reproduce | Replay | Drill | CheckEnv
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -182,6 +199,7 @@ def main(arguments: list[str] | None = None) -> None:
         "show": Show,
         "compare": Compare,
         "reproduce": Reproduce,
+        "replay": Replay,
         "drill": Drill,
         "check": CheckEnv,
     }

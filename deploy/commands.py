@@ -24,6 +24,8 @@ from deploy.drill import DrillResult, run_drills
 from deploy.drills import DRILLS, DrillPlan, named
 from deploy.evaluation import evaluate_run
 from deploy.outputs import open_registry
+from deploy.replay import replay
+from deploy.replayed import replayed_lines
 from deploy.report import report_lines, run_report, run_row
 from deploy.reproduce import reproduce
 from deploy.reproduction import reproduction_lines
@@ -49,6 +51,8 @@ def carry_out(command: cli.Command) -> int:
             return _compare(command)
         case cli.Reproduce():
             return _reproduce(command)
+        case cli.Replay():
+            return _replay(command)
         case cli.Drill():
             return _drill(command)
         case cli.CheckEnv():
@@ -227,6 +231,23 @@ def _reproduce(command: cli.Reproduce) -> int:
         print(json.dumps(result.to_plain(), allow_nan=False))
     else:
         print("\n".join(reproduction_lines(result)), flush=True)
+    return result.exit_code
+
+
+def _replay(command: cli.Replay) -> int:
+    with _stdout_kept(command.json):
+        result = replay(
+            command.run,
+            episode=command.episode,
+            out=command.out,
+            update=command.update,
+            render=command.render,
+            frames=command.frames,
+        )
+    if command.json:
+        print(json.dumps(result.to_plain(), allow_nan=False))
+    else:
+        print("\n".join(replayed_lines(result)), flush=True)
     return result.exit_code
 
 

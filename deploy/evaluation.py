@@ -11,10 +11,11 @@ from actors.env.make import make_lanes
 from actors.evaluate import EvaluationResult, evaluate
 from actors.policy import Policy
 from common.checkpoints import Checkpoint
+from common.clock import MonotonicClock
 from common.errors import CheckpointError, ConfigError
 from common.process import intra_op_threads, keep_freed_memory
 from common.rng import GlobalGenerators, Purpose, Role, Streams
-from deploy.compose import ACTOR_THREADS, compose
+from deploy.compose import ACTOR_THREADS, Composition, compose
 from deploy.config import RunConfig, parse_config
 from deploy.outputs import checkpoint_store, open_registry
 from deploy.saved import read_saved
@@ -80,14 +81,17 @@ def _choose(out: Path, run: str, checkpoint: str) -> Checkpoint:
     return store.load(checkpoint)
 
 
-def _play(run: str, config: RunConfig, state: LearnerState, *, episodes: int, seed: int) -> EvaluationResult:
-    composition = compose(run, config)
-    from common.clock import MonotonicClock
-
+def policy_of(composition: Composition, state: LearnerState) -> Policy:
+    """The policy of a checkpoint, with the weights that the learner published in that state."""
     rank = LearnerRank(composition.rank(), MonotonicClock())
     rank.adopt(state)
-    policy = Policy(composition.layout.observation, composition.layout.action, config.net)
+    policy = Policy(composition.layout.observation, composition.layout.action, composition.config.net)
     policy.follow(rank.publish(version=state.version, term=state.term))
+    return policy
+
+
+def _play(run: str, config: RunConfig, state: LearnerState, *, episodes: int, seed: int) -> EvaluationResult:
+    policy = policy_of(compose(run, config), state)
     streams = Streams(seed)
     sequence = streams.sequence(Role.EVALUATOR, EVALUATOR, purpose=Purpose.GLOBALS)
     with GlobalGenerators(sequence).installed():

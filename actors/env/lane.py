@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from actors.env import plain_state
 from actors.env.carried import carried_space, carry
 from actors.env.construct import put_on_fresh, seed_spaces, set_space_states, space_states
 from actors.env.contract import floating_parts, nonfinite, reset_parts, step_parts
 from actors.env.recording import Progress, Recording, Rerun
+from actors.env.rendering import picture
 from actors.env.seat import Seat
 from actors.env.spaces import ActionWriter, ObservationReader, Parts, PartViolation
 from common.clock import Deadline, MonotonicClock
@@ -188,6 +190,16 @@ class Lane(gymnasium.Env[Any, Any]):
         except TruestepError as error:
             return error
         return Progress(rerun.done, rerun.ticks)
+
+    def lane_render(self, lane: int) -> NDArray[np.uint8] | TruestepError | None:
+        """A picture of the environment, if this is `lane`; else None."""
+        if lane != self._seat.lane:
+            return None
+        assert self._env is not None, "lane_open first"
+        try:
+            return self._split(picture, self._seat.run("render", self._tick, self._env.render))
+        except TruestepError as error:
+            return error
 
     def lane_close(self) -> TruestepError | None:
         """Close the environment; what its `close` raises is returned."""

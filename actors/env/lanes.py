@@ -158,6 +158,11 @@ class Lanes(Protocol):
         """
         ...
 
+    def render(self, lane: int) -> NDArray[np.uint8]:
+        """A picture of one lane as it stands, uint8 [height, width, 3]. Only of the lane that was made to be seen, in
+        mode `rgb_array` (`actors.env.rendering`). A lane that is not aligned has left the end of its episode behind."""
+        ...
+
     def close(self) -> None:
         """Close every environment; child processes are gone afterwards. May be called twice."""
         ...

@@ -20,6 +20,7 @@ from actors.env.lane import Lane, LaneRecipe
 from actors.env.lanes import Lanes, Verdict
 from actors.env.ports import AsyncPort, Port, SyncPort
 from actors.env.proof import prove
+from actors.env.rendering import Rendering
 from actors.env.seat import Seat
 from actors.env.spaces import ActionWriter, ObservationReader
 from actors.env.vector_lanes import VectorLanes, declared_mode
@@ -34,7 +35,15 @@ DRIVER = "the driver's check"
 
 
 def make_lanes(
-    config: EnvConfig, num_lanes: int, *, streams: Streams, role: Role, index: int, incarnation: int, who: str
+    config: EnvConfig,
+    num_lanes: int,
+    *,
+    streams: Streams,
+    role: Role,
+    index: int,
+    incarnation: int,
+    who: str,
+    rendering: Rendering | None = None,
 ) -> Lanes:
     """Construct `num_lanes` environments and check what they declare.
 
@@ -46,6 +55,7 @@ def make_lanes(
         num_lanes: B, at least 1.
         streams, role, index, incarnation: whose random streams; also those of the children's process-wide generators.
         who: the owner in error messages, such as `actor 3`.
+        rendering: which lane is to be seen, and how; see `actors.env.rendering.check_renders`.
 
     Raises:
         ConfigError: an unknown id, wrong arguments, something not installed.
@@ -61,8 +71,9 @@ def make_lanes(
     seat = seat_of(config, own, streams=streams, role=role, index=index, incarnation=incarnation, who=who)
     proof = partial(prove_restorable, config, streams=streams, who=who)
     if own:
-        return _vector_lanes(config, spec, num_lanes, seat, proof)
-    return _wrapped_lanes(config, spec, num_lanes, seat, _vectorised(config), proof)
+        seen = config if rendering is None else rendering.config(config)
+        return _vector_lanes(seen, spec, num_lanes, seat, proof)
+    return _wrapped_lanes(config, spec, num_lanes, seat, _vectorised(config), proof, rendering=rendering)
 
 
 def read_specs(config: EnvConfig, clock: Clock | None = None) -> tuple[SpaceSpec, ArraySpec]:
@@ -172,9 +183,14 @@ def _wrapped_lanes(
     proof: Callable[[], Verdict],
     *,
     recording: bool = False,
+    rendering: Rendering | None = None,
 ) -> WrappedLanes:
     recipe = read_recipe(config, spec, seat)
-    makers = [_lane_maker(replace(seat, lane=lane), recipe, os.getpid()) for lane in range(num_lanes)]
+    recipes = [recipe] * num_lanes
+    if rendering is not None:
+        seen = partial(construct_one, rendering.config(config), spec)
+        recipes[rendering.lane] = replace(recipe, construct=seen)
+    makers = [_lane_maker(replace(seat, lane=lane), each, os.getpid()) for lane, each in enumerate(recipes)]
     port: Port
     if vectorised == "sync":
         port = SyncPort(SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP))

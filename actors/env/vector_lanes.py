@@ -29,6 +29,7 @@ from actors.env.contract import (
     vector_step_parts,
 )
 from actors.env.lanes import Beat, LaneFacts, Restart, Tick, Verdict, Way, no_beat
+from actors.env.rendering import picture
 from actors.env.seat import Seat
 from actors.env.spaces import ActionWriter, ObservationReader, Parts, PartViolation
 from common.errors import CheckpointError, ContractError, TruestepError
@@ -175,6 +176,10 @@ class VectorLanes:
         self._current = {name: array.copy() for name, array in plain["current"].items()}
         self.broken_episodes = plain["broken_episodes"]
         self.first_broken = plain["first_broken"]
+
+    def render(self, lane: int) -> NDArray[np.uint8]:
+        pictures = self._run("render", self._vector.render)
+        return self._split(picture, pictures[lane] if isinstance(pictures, tuple | list) else pictures)
 
     def close(self) -> None:
         if self._closed:

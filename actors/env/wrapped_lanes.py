@@ -161,6 +161,12 @@ class WrappedLanes:
         self.broken_episodes = plain["broken_episodes"]
         self.first_broken = plain["first_broken"]
 
+    def render(self, lane: int) -> NDArray[np.uint8]:
+        pictures = self._called("lane_render", lane, deadline_s=self._step_s)
+        self._raise_first(pictures)
+        found: NDArray[np.uint8] = pictures[lane]
+        return found
+
     def close(self) -> None:
         if self._closed:
             return

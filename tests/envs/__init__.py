@@ -7,6 +7,7 @@ from functools import partial
 import gymnasium
 
 from tests.envs.counting import CountingVectorEnv
+from tests.envs.drawn import DrawnVectorEnv
 from tests.envs.faulty import NaNVectorEnv
 
 PLAIN = {
@@ -15,6 +16,7 @@ PLAIN = {
     "TerminationOnly": "endings:TerminationOnlyEnv",
     "BothFlags": "endings:BothFlagsEnv",
     "Marker": "endings:MarkerEnv",
+    "Drawn": "drawn:DrawnEnv",
     "DiscreteStart": "spaces:DiscreteStartEnv",
     "DictObs": "spaces:DictObsEnv",
     "WrongDtype": "faulty:WrongDtypeEnv",
@@ -41,6 +43,7 @@ COUNTING = {
     "CountingLies": {"mode": "SameStep", "declared": "NextStep"},
     "CountingLiesAndHides": {"mode": "SameStep", "declared": "NextStep", "hides_final": True},
 }
+DRAWN = {"DrawnVector": "NextStep", "DrawnVectorSameStep": "SameStep"}
 NAN = {"NaNReward": "NextStep", "NaNRewardSameStep": "SameStep", "NaNRewardDisabled": "Disabled"}
 
 for _name, _entry in PLAIN.items():
@@ -51,6 +54,8 @@ for _name, _options in COUNTING.items():
         entry_point="tests.envs.counting:CountingEnv",
         vector_entry_point=partial(CountingVectorEnv, **_options),
     )
+for _name, _mode in DRAWN.items():
+    gymnasium.register(f"truestep-tests/{_name}-v0", vector_entry_point=partial(DrawnVectorEnv, mode=_mode))
 for _name, _mode in NAN.items():
     gymnasium.register(
         f"truestep-tests/{_name}-v0",
