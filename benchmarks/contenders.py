@@ -6,12 +6,26 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from benchmarks.peers.setting import EXIT_NOT_INSTALLED, Setting
+from benchmarks.peers.setting import EXIT_NOT_INSTALLED
 from benchmarks.rates import Rate
 
 ROOT = Path(__file__).resolve().parents[1]
 START_AND_END_S = 180.0  # for a contender's start and end; Ray starts four processes
+
+
+class Work(Protocol):
+    """What a contender is to do."""
+
+    @property
+    def name(self) -> str:
+        """In messages."""
+        ...
+
+    def arguments(self) -> list[str]:
+        """As flags of its command."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +46,7 @@ class Contender:
     threads: int = 1
     python: str = sys.executable
 
-    def command(self, setting: Setting, *, seconds: float, warmup_s: float) -> list[str]:
+    def command(self, setting: Work, *, seconds: float, warmup_s: float) -> list[str]:
         """The command line of one reading."""
         lengths = [f"--seconds={seconds}", f"--warmup={warmup_s}", f"--threads={self.threads}"]
         return [self.python, "-m", self.module, *setting.arguments(), *lengths, *self.flags]
@@ -46,7 +60,7 @@ class NotInstalled(Exception):
     """A peer that this machine does not have; the message is the reason."""
 
 
-def take_reading(contender: Contender, setting: Setting, *, seconds: float, warmup_s: float) -> Rate:
+def take_reading(contender: Contender, setting: Work, *, seconds: float, warmup_s: float) -> Rate:
     """Run it once, alone.
 
     Raises:
@@ -84,3 +98,20 @@ def plain(*, allocator: bool = False) -> Contender:
 def sb3(python: str = sys.executable) -> Contender:
     """Stable-Baselines3, where it is installed."""
     return Contender(name="sb3", module="benchmarks.peers.sb3_ppo", python=python)
+
+
+def truestep_impala() -> Contender:
+    """Ours."""
+    return Contender(name="truestep", module="benchmarks.truestep_impala")
+
+
+def rllib(python: str = sys.executable, *, vectorise: str = "vector_entry_point", learners: int = 0) -> Contender:
+    """RLlib's IMPALA: how it holds environments, and whether its learner is a process or a thread of its driver."""
+    flags = (f"--vectorise={vectorise}", f"--learners={learners}")
+    return Contender(name="rllib", module="benchmarks.peers.rllib_impala", flags=flags, python=python)
+
+
+def plain_pong(*, bfloat16: bool = False) -> Contender:
+    """The plain single-process opponent on Pong."""
+    name, flags = ("plain, bfloat16", ("--bfloat16",)) if bfloat16 else ("plain", ())
+    return Contender(name=name, module="benchmarks.peers.plain_pong", flags=flags)

@@ -47,13 +47,14 @@ class Rate:
 class Meter:
     """Turns a count that grows into a steady-state rate.
 
-    `take(steps)` is told the running total after each update; the first `warmup_s` are not counted, and the reading is
-    complete once `seconds` more have passed. Both ends of it lie on the end of an update.
+    `take(steps)` is told the running total after each update; the first `warmup_s` from the end of the first update on
+    are not counted, and the reading is complete once `seconds` more have passed. Both ends of it lie on the end of an
+    update.
     """
 
     def __init__(self, clock: Clock, *, warmup_s: float, seconds: float) -> None:
         self._clock = clock
-        self._begun_ns = clock.now_ns()
+        self._begun_ns: int | None = None
         self._warmup_s = warmup_s
         self._seconds = seconds
         self._start: tuple[int, int] | None = None
@@ -72,6 +73,8 @@ class Meter:
     def take(self, steps: int) -> bool:
         """`steps` environment steps have been trained on by now. True once the reading is complete."""
         now_ns = self._clock.now_ns()
+        if self._begun_ns is None:
+            self._begun_ns = now_ns
         if self._start is None:
             if (now_ns - self._begun_ns) / NS_PER_S >= self._warmup_s:
                 self._start = (now_ns, steps)
@@ -79,12 +82,21 @@ class Meter:
             self._end = (now_ns, steps)
         return self.done
 
+    @property
+    def window(self) -> tuple[int, int]:
+        """Running totals at both ends of the reading. Raises ValueError before it is complete."""
+        (_, start), (_, end) = self._ends()
+        return start, end
+
     def rate(self, **facts: float) -> Rate:
         """The reading. Raises ValueError before it is complete."""
+        (start_ns, start), (end_ns, end) = self._ends()
+        return Rate(steps=end - start, seconds=(end_ns - start_ns) / NS_PER_S, facts=facts)
+
+    def _ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
         if self._start is None or self._end is None:
             raise ValueError("the contender ended before its reading was complete; allowed: run until `done`")
-        (start_ns, start), (end_ns, end) = self._start, self._end
-        return Rate(steps=end - start, seconds=(end_ns - start_ns) / NS_PER_S, facts=facts)
+        return self._start, self._end
 
 
 def measure(update: Callable[[], int], clock: Clock, *, warmup_s: float, seconds: float) -> Rate:

@@ -33,6 +33,11 @@ class Spread:
             raise ValueError("spread of no readings; allowed: one or more")
         return cls(median=statistics.median(readings), low=min(readings), high=max(readings), count=len(readings))
 
+    def to_plain(self, digits: int = 0) -> dict[str, float]:
+        """Rounded, for a result line."""
+        figures = {"median": self.median, "low": self.low, "high": self.high}
+        return {name: round(value, digits) for name, value in figures.items()}
+
     def words(self, digits: int = 0) -> str:
         """`median (low to high)`."""
         return f"{self.median:,.{digits}f} ({self.low:,.{digits}f} to {self.high:,.{digits}f})"
@@ -54,6 +59,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
     rule = ["-" * width for width in widths]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (padded[0], rule, *padded[1:]))
+
+
+def mark(kept: bool | None) -> str:
+    """Whether a promise was kept; None where that could not be judged."""
+    return "not judged" if kept is None else "kept      " if kept else "NOT KEPT  "
 
 
 def result_line(result: dict[str, Any]) -> str:

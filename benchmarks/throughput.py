@@ -1,208 +1,77 @@
-"""Environment steps per second of PPO on CartPole-v1 against its peers, and what metrics cost.
+"""Environment steps per second against peers, on the same machine in the same run.
 
-    python -m benchmarks.throughput [--rounds 7] [--seconds 4] [--settings 256x32 16x128] [--skip-sb3]
+    python -m benchmarks.throughput [ppo] [impala] [pong] [--rounds 7] [--seconds 4] [--rllib-python PYTHON]
 
-Every contender gets the same work (benchmarks/peers/setting.py) and a fresh process for each reading. Rounds are
-interleaved and ratios are taken within a round, so that a drift of the machine falls on both sides; a table shows
-medians. The plain peer counts as an opponent only if it is itself well ahead of Stable-Baselines3.
+    ppo      PPO on CartPole-v1 against a plain single process and Stable-Baselines3, and what metrics cost
+    impala   IMPALA on CartPole-v1 against RLlib's, at equal actors and lanes
+    pong     IMPALA on ALE/Pong-v5 against RLlib's and a plain single process
 
-Every process, ours and the plain peer's, computes with one intra-op thread; that is what the promises are about. What
-the plain peer makes of two threads is measured and printed beside it. Stable-Baselines3 gets whichever is faster.
+Every contender gets the same work (benchmarks/peers/setting.py, impala_setting.py) and a fresh process for each
+reading. Rounds are interleaved and ratios are taken within a round, so that a drift of the machine falls on both
+sides; a table shows medians.
+
+Every process, ours and the peers', computes with one intra-op thread unless the table says otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import contenders
-from benchmarks.contenders import Contender, NotInstalled, take_reading
-from benchmarks.peers.setting import Setting
-from benchmarks.rates import Rate
-from benchmarks.report import Spread, paired_ratios, result_line, table
+from benchmarks import contenders, throughput_impala, throughput_ppo
+from benchmarks.report import result_line
 
-METRICS_SHARE_LIMIT = 0.01
-WARMUP_S = 2.0
-PLAIN, PLAIN_OURS, PLAIN_TWO, SB3 = "plain", "plain, our allocator", "plain, 2 threads", "sb3"
-OURS, OURS_LAG_0, OURS_NO_METRICS = "truestep", "truestep, lag 0", "truestep, no metrics"
-Readings = Mapping[str, Sequence[Rate]]
+PPO = "ppo"
+WORKS = (PPO, *throughput_impala.TARGETS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What is promised at one setting.
-
-    Attributes:
-        setting: the work.
-        over: least ratio of truestep (lag 1) over a peer, by the peer's name.
-        qualification: least ratio of the plain peer over SB3 for it to count as an opponent.
-    """
-
-    setting: Setting
-    over: Mapping[str, float]
-    qualification: float
+def run_ppo(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Judged settings, one by one, as they are done."""
+    sb3 = None if asked.skip_sb3 else contenders.sb3(asked.sb3_python)
+    for name in asked.settings:
+        target = throughput_ppo.TARGETS[name]
+        measured = throughput_ppo.measure(target, sb3, rounds=asked.rounds, seconds=asked.seconds)
+        judged = throughput_ppo.judge(target, measured)
+        print(throughput_ppo.words(judged), flush=True)
+        yield judged
 
 
-TARGETS = {
-    target.setting.name: target
-    for target in (
-        Target(setting=Setting(lanes=256, rows=32, minibatch=2048), over={PLAIN: 1.3, SB3: 3.5}, qualification=2.2),
-        Target(setting=Setting(lanes=16, rows=128, minibatch=256), over={PLAIN: 1.3}, qualification=1.5),
+def run_impala(work: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The one setting of `work`, judged."""
+    target = throughput_impala.TARGETS[work]
+    measured = throughput_impala.measure(
+        target, asked.rllib_python, trials=asked.rllib_trials, rounds=asked.rounds, seconds=asked.seconds
     )
-}
+    judged = throughput_impala.judge(target, measured)
+    print(throughput_impala.words(judged), flush=True)
+    yield judged
 
 
-# ---- taking readings -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """All readings at one setting.
-
-    Attributes:
-        readings: by contender, one a round.
-        threads: intra-op threads that each contender ran with.
-        skipped: why a peer is missing, by its name.
-    """
-
-    readings: Readings
-    threads: Mapping[str, int]
-    skipped: Mapping[str, str]
-
-
-def measure(target: Target, peers: Sequence[Contender], *, rounds: int, seconds: float) -> Measured:
-    """Interleaved rounds at one setting; each round begins with another contender."""
-    ours = [contenders.truestep(), contenders.truestep(policy_lag=0), contenders.truestep(metrics=False)]
-    field, skipped = list(ours), dict[str, str]()
-    for peer in peers:
-        try:
-            tried = faster_threads(peer, target.setting, seconds=seconds) if peer.name == SB3 else peer
-            field.append(tried)
-        except NotInstalled as error:
-            skipped[peer.name] = str(error)
-            _say(f"{peer.name} skipped: {error}")
-    readings: dict[str, list[Rate]] = {contender.name: [] for contender in field}
-    for index in range(rounds):
-        shift = index % len(field)
-        for contender in field[shift:] + field[:shift]:
-            rate = take_reading(contender, target.setting, seconds=seconds, warmup_s=WARMUP_S)
-            readings[contender.name].append(rate)
-            _say(f"{target.setting.name} round {index + 1}/{rounds}  {contender.name:<22} {rate.steps_per_s:>10,.0f}/s")
-    threads = {contender.name: contender.threads for contender in field}
-    return Measured(readings=readings, threads=threads, skipped=skipped)
-
-
-def faster_threads(peer: Contender, setting: Setting, *, seconds: float) -> Contender:
-    """The peer with 1 or 2 intra-op threads, whichever gave more; readings of this trial count for nothing else."""
-    counts = (1, 2) if (os.cpu_count() or 1) > 1 else (1,)
-    trials = {
-        count: take_reading(peer.with_threads(count), setting, seconds=seconds, warmup_s=WARMUP_S).steps_per_s
-        for count in counts
-    }
-    _say(f"{setting.name} {peer.name}: " + ", ".join(f"{n} threads {rate:,.0f}/s" for n, rate in trials.items()))
-    return peer.with_threads(max(trials, key=lambda count: trials[count]))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-# ---- judging them --------------------------------------------------------------------------------------------------
-
-
-def judge(target: Target, measured: Measured) -> dict[str, Any]:
-    """Plain values: medians, ratios, and for each promise true, false, or None where it could not be judged."""
-    rates = {name: [rate.steps_per_s for rate in each] for name, each in measured.readings.items()}
-    ratios = {
-        name: paired_ratios(rates[OURS], rates[name]) for name in (PLAIN, PLAIN_OURS, PLAIN_TWO, SB3) if name in rates
-    }
-    qualification = paired_ratios(rates[PLAIN], rates[SB3]).median if SB3 in rates else None
-    qualified = None if qualification is None else qualification >= target.qualification
-    promises: dict[str, bool | None] = {}
-    for name, least in target.over.items():
-        reached = ratios[name].median >= least if name in ratios else None
-        promises[f"{least:g} times {name}"] = qualified and reached if name == PLAIN and reached else reached
-    share = metrics_share(measured.readings[OURS])
-    promises[f"metrics below {METRICS_SHARE_LIMIT:.0%}"] = None if share is None else share < METRICS_SHARE_LIMIT
-    return {
-        "setting": target.setting.name,
-        "minibatch": target.setting.minibatch,
-        "steps_per_s": {name: _plain(Spread.of(each)) for name, each in rates.items()},
-        "ratios": {name: _plain(ratio, digits=3) for name, ratio in ratios.items()},
-        "plain_over_sb3": None if qualification is None else round(qualification, 3),
-        "plain_over_sb3_needed": target.qualification,
-        "plain_qualified": qualified,
-        "metrics_share": None if share is None else round(share, 5),
-        "metrics_off_over_on": round(paired_ratios(rates[OURS_NO_METRICS], rates[OURS]).median, 3),
-        "threads": dict(measured.threads),
-        "skipped": dict(measured.skipped),
-        "promises": promises,
-    }
-
-
-def metrics_share(readings: Sequence[Rate]) -> float | None:
-    """CPU time inside the metrics over that of all processes of the run, all rounds together; None if not read."""
-    facts = [rate.facts for rate in readings if rate.facts]
-    process_s = sum(fact["process_cpu_s"] for fact in facts)
-    return sum(fact["metrics_cpu_s"] for fact in facts) / process_s if process_s > 0.0 else None
-
-
-def _plain(spread: Spread, digits: int = 0) -> dict[str, float]:
-    figures = {"median": spread.median, "low": spread.low, "high": spread.high}
-    return {name: round(value, digits) for name, value in figures.items()}
-
-
-def words(judged: Mapping[str, Any]) -> str:
-    """A table and its verdicts."""
-    rows = []
-    for name, rate in judged["steps_per_s"].items():
-        ratio = judged["ratios"].get(name)
-        against = "" if ratio is None else f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
-        spread = f"{rate['median']:,.0f} ({rate['low']:,.0f} to {rate['high']:,.0f})"
-        rows.append([name, str(judged["threads"][name]), spread, against])
-    lines = [f"\nCartPole-v1 PPO, {judged['setting']}, minibatch {judged['minibatch']:,}, 4 epochs"]
-    lines.append(table(["contender", "threads", "steps/s, median (range)", "truestep / it"], rows))
-    if judged["plain_over_sb3"] is not None:
-        verdict = "counts as an opponent" if judged["plain_qualified"] else "does NOT count as an opponent"
-        needed = judged["plain_over_sb3_needed"]
-        lines.append(f"plain / sb3 {judged['plain_over_sb3']:.2f}, needed {needed:g}: the plain peer {verdict}")
-    if judged["metrics_share"] is not None:
-        off = judged["metrics_off_over_on"]
-        lines.append(f"metrics: {judged['metrics_share']:.2%} of the run's CPU time; rate without / with {off:.3f}")
-    lines += [f"{_mark(kept)}  {promise}" for promise, kept in judged["promises"].items()]
-    return "\n".join(lines)
-
-
-def _mark(kept: bool | None) -> str:
-    return "not judged" if kept is None else "kept      " if kept else "NOT KEPT  "
-
-
-# ---- the command ---------------------------------------------------------------------------------------------------
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description="Throughput against peers.")
+    made.add_argument("works", nargs="*", metavar="WORK", help=f"of {', '.join(WORKS)} (default {PPO})")
+    made.add_argument("--rounds", type=int, default=7, help="interleaved rounds, at least 1")
+    made.add_argument("--seconds", type=float, default=4.0, help="length of one reading")
+    made.add_argument("--settings", nargs="+", choices=tuple(throughput_ppo.TARGETS), default=[*throughput_ppo.TARGETS])
+    made.add_argument("--skip-sb3", action="store_true", help="then the plain peer cannot qualify as an opponent")
+    made.add_argument("--sb3-python", default=sys.executable, help="interpreter that has stable-baselines3")
+    made.add_argument("--rllib-python", default=sys.executable, help="interpreter that has ray[rllib]")
+    made.add_argument("--rllib-trials", action="store_true", help="find RLlib's fastest way before the rounds")
+    return made
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="PPO throughput against peers.")
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds, at least 1")
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of one reading")
-    parser.add_argument("--settings", nargs="+", choices=tuple(TARGETS), default=list(TARGETS))
-    parser.add_argument("--skip-sb3", action="store_true", help="then the plain peer cannot qualify as an opponent")
-    parser.add_argument("--sb3-python", default=sys.executable, help="interpreter that has stable-baselines3")
-    asked = parser.parse_args()
+    command = parser()
+    asked = command.parse_args()
+    works = asked.works or [PPO]
+    if unknown := sorted(set(works) - set(WORKS)):
+        command.error(f"WORK: got {', '.join(unknown)}, allowed: {', '.join(WORKS)}")
     if asked.rounds < 1 or not asked.seconds > 0.0:
-        parser.error(f"got --rounds {asked.rounds} --seconds {asked.seconds}; allowed: 1 or more, above 0")
-    two = replace(contenders.plain(), name=PLAIN_TWO, threads=2)
-    peers = [contenders.plain(), contenders.plain(allocator=True), two]
-    if not asked.skip_sb3:
-        peers.append(contenders.sb3(asked.sb3_python))
-    judged = []
-    for name in asked.settings:
-        target = TARGETS[name]
-        judged.append(judge(target, measure(target, peers, rounds=asked.rounds, seconds=asked.seconds)))
-        print(words(judged[-1]), flush=True)
+        command.error(f"got --rounds {asked.rounds} --seconds {asked.seconds}; allowed: 1 or more, above 0")
+    judged = [each for work in works for each in (run_ppo(asked) if work == PPO else run_impala(work, asked))]
     met = all(kept is True for each in judged for kept in each["promises"].values())
     print(result_line({"benchmark": "throughput", "rounds": asked.rounds, "settings": judged, "met": met}))
 

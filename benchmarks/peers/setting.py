@@ -70,17 +70,10 @@ def parse_order(description: str, arguments: Sequence[str] | None = None) -> Ord
     parser.add_argument("--lanes", type=int, default=256)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--minibatch", type=int, default=2048)
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of the reading")
-    parser.add_argument("--warmup", type=float, default=1.0, help="seconds of training before it")
-    parser.add_argument("--threads", type=int, default=1, help="intra-op threads of torch")
     parser.add_argument("--allocator", action="store_true", help="common.process.keep_freed_memory()")
-    parser.add_argument("--seed", type=int, default=0)
+    add_reading_flags(parser)
     got = parser.parse_args(arguments)
-    for name in ("lanes", "rows", "minibatch", "threads"):
-        if getattr(got, name) < 1:
-            parser.error(f"--{name}: got {getattr(got, name)}, allowed: 1 or more")
-    if not got.seconds > 0.0 or not got.warmup >= 0.0:
-        parser.error(f"--seconds, --warmup: got {got.seconds}, {got.warmup}; allowed: above 0, 0 or more")
+    check_flags(parser, got, "lanes", "rows", "minibatch")
     return Order(
         setting=Setting(lanes=got.lanes, rows=got.rows, minibatch=got.minibatch),
         seconds=got.seconds,
@@ -89,3 +82,20 @@ def parse_order(description: str, arguments: Sequence[str] | None = None) -> Ord
         allocator=got.allocator,
         seed=got.seed,
     )
+
+
+def add_reading_flags(parser: argparse.ArgumentParser) -> None:
+    """How a reading is taken; the same for every contender and every work."""
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of the reading")
+    parser.add_argument("--warmup", type=float, default=1.0, help="seconds of training before it")
+    parser.add_argument("--threads", type=int, default=1, help="intra-op threads of torch")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def check_flags(parser: argparse.ArgumentParser, got: argparse.Namespace, *counts: str) -> None:
+    """End the command where a flag means nothing: `counts` and the threads below 1, a reading without length."""
+    for name in (*counts, "threads"):
+        if getattr(got, name) < 1:
+            parser.error(f"--{name}: got {getattr(got, name)}, allowed: 1 or more")
+    if not got.seconds > 0.0 or not got.warmup >= 0.0:
+        parser.error(f"--seconds, --warmup: got {got.seconds}, {got.warmup}; allowed: above 0, 0 or more")

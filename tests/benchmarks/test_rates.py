@@ -22,13 +22,14 @@ def test_steady_state_by_hand() -> None:
 
 
 def test_warm_up_is_left_out() -> None:
-    """Updates that end before the warm-up is over are in no reading: here the first two of five."""
+    """It runs from the end of the first update; what ends before it is over is in no reading: here two of five."""
     clock = ManualClock()
-    meter = Meter(clock, warmup_s=2.5, seconds=2.0)
+    meter = Meter(clock, warmup_s=1.5, seconds=2.0)
     for steps in (1000, 2000, 2001, 2002, 2003):
         clock.advance(1.0)
         meter.take(steps)
     assert meter.rate() == Rate(steps=2, seconds=2.0)
+    assert meter.window == (2001, 2003)
 
 
 def test_both_ends_lie_on_the_end_of_an_update() -> None:

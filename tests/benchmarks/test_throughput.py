@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import contenders, throughput
+from benchmarks import contenders
 from benchmarks.contenders import NotInstalled, take_reading
 from benchmarks.peers.setting import Setting, parse_order
 from benchmarks.rates import Rate
-from benchmarks.throughput import OURS, OURS_NO_METRICS, PLAIN, SB3, TARGETS, Measured, judge, words
-from benchmarks.truestep_ppo import FEATURE_CPU, PROCESS_CPU, configuration, values
+from benchmarks.rounds import Measured
+from benchmarks.throughput_ppo import OURS, OURS_NO_METRICS, PLAIN, SB3, TARGETS, judge, words
+from benchmarks.truestep_ppo import configuration
+from benchmarks.truestep_reading import FEATURE_CPU, PROCESS_CPU, values
 
 TARGET = TARGETS["256x32"]
 
@@ -110,15 +112,6 @@ def test_a_failed_contender_ends_the_benchmark(tmp_path: Any) -> None:
     """With its name, its setting and its own last words."""
     with pytest.raises(RuntimeError, match=r"fake at 256x32 ended with 1(.|\n)*no memory"):
         take_reading(contender(tmp_path, "echo 'no memory' >&2; exit 1"), TARGET.setting, seconds=1.0, warmup_s=0.0)
-
-
-def test_the_faster_thread_count_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each peer runs with what serves it best."""
-    monkeypatch.setattr(throughput.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(
-        throughput, "take_reading", lambda peer, setting, **_: Rate(steps=peer.threads * 100, seconds=1.0)
-    )
-    assert throughput.faster_threads(contenders.plain(), TARGET.setting, seconds=1.0).threads == 2
 
 
 def test_truestep_gets_the_work_of_the_peers() -> None:
