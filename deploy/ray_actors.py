@@ -7,6 +7,7 @@ from secrets import token_hex
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from actors.worker import CollectOrder, EvaluateOrder
 from common.errors import UserError
@@ -34,6 +35,7 @@ from deploy.ray_processes import ActorProcess, ProcessSetup
 
 CLOSE_S = 10.0
 GET_A_PROCESS = "get a process from Ray"
+NODE_DIED = "its node has died"  # Ray tells it in words only; where it finds others, this is a loss as any other
 
 
 class RayActors:
@@ -53,6 +55,7 @@ class RayActors:
         self._last_words = last_words
         self._deadlines = composition.config.deadlines
         self._stopping: set[str] = set()
+        self._without_process: dict[str, StartActor] = {}  # by lease
         remote: Any = ray.remote
         self._class: Any = remote(concurrency_groups={"control": 1})(ActorProcess)  # offers are taken while it collects
 
@@ -79,6 +82,7 @@ class RayActors:
             last_words=last_words,
         )
         self._processes.add(process)
+        self._without_process[lease] = command
 
         def started(answer: Any) -> Event:
             facts, process.presence = answer
@@ -90,8 +94,11 @@ class RayActors:
                 metrics_port=process.presence.metrics_port,
             )
 
+        def arrived(_: Any) -> None:
+            del self._without_process[lease]
+
         start_s = self._deadlines.start_s
-        self._calls.expect(process, process.handle.__ray_ready__.remote(), GET_A_PROCESS, start_s, lambda _: None)
+        self._calls.expect(process, process.handle.__ray_ready__.remote(), GET_A_PROCESS, start_s, arrived)
         reference = process.handle.start.remote(command.snapshot)
         self._calls.expect(process, reference, "start", start_s, started)
 
@@ -148,14 +155,11 @@ class RayActors:
         self._processes.end(process)
 
     def failed(self, failure: Failure) -> Event | None:
-        """Bad input ends the run; whatever else an actor raises or dies of costs it its process.
-
-        For want of a place nobody is to blame: while no CPU of the cluster is free, an actor waits for one.
-        """
+        """Bad input ends the run; whatever else an actor raises or dies of costs it its process."""
         process = failure.call.process
-        if failure.call.what == GET_A_PROCESS and failure.cause is None and not has_free_cpu():
-            self._calls.renew(failure.call)
+        if failure.call.what == GET_A_PROCESS and self._wants_a_place(failure):
             return None
+        self._without_process.pop(process.lease, None)
         if process.lease in self._stopping:
             self._stopped(process)
             return None
@@ -164,6 +168,20 @@ class RayActors:
         cause, detail = failure.words()
         self._processes.end(process)
         return ActorLost(actor=process.index, lease=process.lease, cause=cause, detail=detail)
+
+    def _wants_a_place(self, failure: Failure) -> bool:
+        """Whether nobody is to blame: no CPU of the cluster is free, or the node that had one died before the actor was
+        there. It goes on waiting for a place, in the same life.
+        """
+        if failure.cause is None and not has_free_cpu():
+            self._calls.renew(failure.call)
+            return True
+        if isinstance(failure.cause, RayActorError) and NODE_DIED in str(failure.cause):
+            process = failure.call.process
+            self._processes.end(process)
+            self._start(self._without_process.pop(process.lease))
+            return True
+        return False
 
     def close(self) -> None:
         """Environments are closed (asynchronous ones have children), then every process is told to end."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from actors.worker import ActorConfig
 from common.clock import ManualClock
 from common.ports import PortRange
 from common.process_identity import ProcessIdentity
@@ -26,6 +27,7 @@ from deploy.conductor.messages import (
     RankUpdated,
     Share,
     SnapshotLearner,
+    StartActor,
     Update,
 )
 from deploy.config import parse_config
@@ -140,6 +142,30 @@ def test_the_time_to_start_runs_from_when_there_is_a_place(scene: Scene, monkeyp
     assert scene.next_event(START_S - 1.0) is None
     lost = scene.next_event(1.0)
     assert isinstance(lost, ActorLost) and lost.cause == "actor 0 did not start within 20 s"
+
+
+def test_whose_node_dies_before_it_is_there_has_lost_nothing(scene: Scene) -> None:
+    """Another process is asked for, of the same life and from the same state; what dies otherwise is lost."""
+    made: list[ActorConfig] = []
+    starts: list[Any] = []
+
+    def make(setup: Any, config: ActorConfig, evaluation: Any) -> Any:
+        life = len(made)
+        made.append(config)
+        start = SimpleNamespace(remote=lambda snapshot: starts.append(snapshot) or f"start {life}")
+        return SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: f"place {life}"), start=start)
+
+    scene.actors._class = SimpleNamespace(options=lambda num_cpus: SimpleNamespace(remote=make))
+    scene.tell(StartActor(actor=0, incarnation=5, snapshot=b"state"))
+    error = ray.exceptions.ActorDiedError()
+    error.error_msg = "The actor died because its node has died."
+    scene.fake.answers["place 0"] = error
+    assert scene.next_event(1.0) is None and len(scene.ended) == 1
+    assert [config.incarnation for config in made] == [5, 5] and made[0].lease != made[1].lease
+    assert starts == [b"state", b"state"]
+    scene.fake.answers["place 1"] = ray.exceptions.ActorDiedError()
+    lost = scene.next_event(1.0)
+    assert isinstance(lost, ActorLost) and lost.lease == made[1].lease and len(made) == 2
 
 
 COLLECT = Collect(actor=0, update=7, term=0, version=None, weights=None)
