@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= runs
 
-.PHONY: install run test test-all lint bench clean
+.PHONY: install run test test-all test-net lint bench clean
 
 install: $(STAMP)
 
@@ -24,6 +24,11 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest --timeout 3600
+
+# Two hosts in network namespaces of this machine: root, and iproute2, which is installed here if it is not there.
+test-net: $(STAMP)
+	command -v ip > /dev/null || (apt-get update && apt-get install --yes --no-install-recommends iproute2)
+	TRUESTEP_TEST_NET=1 $(BIN)/python -m pytest -m net -s tests/net
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
