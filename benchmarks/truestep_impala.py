@@ -23,13 +23,14 @@ from deploy.config import RunConfig, parse_config
 from deploy.outputs import open_registry
 
 IDLE_SHARE, LAG_MEDIAN, LAG_MAX, DROPPED = "idle_share", "lag_median", "lag_max", "dropped_steps"
-FRAGMENTS_OF_AN_ACTOR = 3  # in flight at first: one being made, one queued behind it, one being trained on
+FRAGMENTS_OF_AN_ACTOR = 3  # in flight: one being made, one queued behind it, one with the learner; more only adds lag
 BACKUP = "seconds_sync_backup"  # the one part of sync that lies in no phase of an update
 
 
 def configuration(order: ImpalaOrder) -> RunConfig:
     """The run of one reading."""
     setting = order.setting
+    in_flight = FRAGMENTS_OF_AN_ACTOR * setting.actors
     return parse_config(
         {
             "env": environment(setting.env),
@@ -38,7 +39,7 @@ def configuration(order: ImpalaOrder) -> RunConfig:
             "steps": ENDLESS,
             "engine": "ray",
             "actors": {"num": setting.actors, "lanes": setting.lanes, "rows": setting.rows},
-            "flow": {"fragments": 1, "first_in_flight": FRAGMENTS_OF_AN_ACTOR * setting.actors},
+            "flow": {"fragments": 1, "first_in_flight": in_flight, "most_in_flight": in_flight},
             "learner": {"device": "cpu", "threads": order.threads},
             "net": {"hidden": [work.FEATURES] if setting.env == PONG else list(work.HIDDEN), "activation": "tanh"},
             "optimiser": {
