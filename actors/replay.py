@@ -39,8 +39,8 @@ class Row:
     """One transition.
 
     Attributes:
-        observation: xxh3-64 of the stored observation that the action answers, all parts in the order of their names.
-        action: as the environment got it.
+        observation: `digest_of` the stored observation that the action answers.
+        action: in stored form.
         reward: what it gave.
     """
 
@@ -84,7 +84,7 @@ def play_episode(
     watch = _Watch(lane, before, pictures)
     play.start()
     for _ in range(max_ticks):
-        observation = _digest(lanes.current, lane)
+        observation = digest_of(lanes.current, lane)
         picture = lanes.render(lane) if pictures is not None and watch.on else None
         action, tick = play.step()
         watch.add(observation, picture, action, tick)
@@ -130,7 +130,7 @@ class _Watch:
     def _play_again(self) -> None:
         """A broken episode does not count."""
         self._rows.clear()
-        if self._pictures is not None and self.on:
+        if self._pictures is not None:
             self._pictures.begin()
 
     def played(self) -> PlayedEpisode:
@@ -140,7 +140,8 @@ class _Watch:
         return PlayedEpisode(lane=self._lane, rows=tuple(self._rows), end=self._end, value=total.value().item())
 
 
-def _digest(observation: dict[str, NDArray[Any]], lane: int) -> str:
+def digest_of(observation: dict[str, NDArray[Any]], lane: int) -> str:
+    """xxh3-64 of one lane's observation out of {part: [B, *shape]}, all parts in the order of their names."""
     digest = xxhash.xxh3_64()
     for name in sorted(observation):
         digest.update(observation[name][lane].tobytes())

@@ -140,17 +140,20 @@ class Reproduce:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Play an episode of a recorded evaluation again, and compare it with its record; exits with 1 if it differs."""
+    """Show an episode of an evaluation, or of training, again, and compare it with its record; exit code 1 if it
+    differs."""
 
     run: RunName
     episode: int
-    """Its number in the evaluation, from 0."""
+    """Its number in the evaluation, from 0; with --training, in the order of the run's ledger."""
     update: int | None = None
     """Of the evaluation after this update; of the newest whose checkpoint is there if not given."""
     render: Literal["human"] | None = None
     """human: in the environment's own window."""
     frames: Path | None = None
     """A new directory for its pictures, as PNG files."""
+    training: bool = False
+    """An episode of training: the run is made again up to there; it is shown in numbers, not rendered."""
     out: Out = Path("runs")
     json: Json = False
 

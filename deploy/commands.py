@@ -30,6 +30,7 @@ from deploy.report import report_lines, run_report, run_row
 from deploy.reproduce import reproduce
 from deploy.reproduction import reproduction_lines
 from deploy.session import Outcome, resume, train
+from deploy.training_replay import replay_training, training_lines
 
 WIDE = 140  # columns of a table that goes to a file or a pipe
 
@@ -235,6 +236,8 @@ def _reproduce(command: cli.Reproduce) -> int:
 
 
 def _replay(command: cli.Replay) -> int:
+    if command.training:
+        return _replay_training(command)
     with _stdout_kept(command.json):
         result = replay(
             command.run,
@@ -248,6 +251,20 @@ def _replay(command: cli.Replay) -> int:
         print(json.dumps(result.to_plain(), allow_nan=False))
     else:
         print("\n".join(replayed_lines(result)), flush=True)
+    return result.exit_code
+
+
+def _replay_training(command: cli.Replay) -> int:
+    for flag in ("update", "render", "frames"):
+        if getattr(command, flag) is not None:
+            raise ConfigError(f"--training and --{flag}", got="both", allowed=f"--{flag} with evaluations only")
+    with _stdout_kept(command.json):
+        display = _display(json_wanted=command.json)
+        result = replay_training(command.run, episode=command.episode, out=command.out, display=display)
+    if command.json:
+        print(json.dumps(result.to_plain(), allow_nan=False))
+    else:
+        print("\n".join(training_lines(result)), flush=True)
     return result.exit_code
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actors.replay import PlayedEpisode
+from actors.replay import PlayedEpisode, Row
 from common.errors import EXIT_FAILED, EXIT_FINISHED
 
 SHOWN_ROWS = 8  # at either end of an episode, in words; --json has all
@@ -89,7 +89,7 @@ def replayed_lines(result: Replayed) -> list[str]:
     lines = [
         f"episode      {result.episode} of the {kind} after update {result.update}, lane {played.lane}",
         f"weights      {result.checkpoint}",
-        *_rows_in_words(played),
+        *rows_in_words(played.rows),
         f"end          {played.end.name} after {len(played.rows)} ticks, return {played.value:g}",
     ]
     if result.frames:
@@ -104,9 +104,10 @@ def replayed_lines(result: Replayed) -> list[str]:
     ]
 
 
-def _rows_in_words(played: PlayedEpisode) -> Iterator[str]:
-    last = max(SHOWN_ROWS, len(played.rows) - SHOWN_ROWS)
-    for tick, row in enumerate(played.rows):
+def rows_in_words(rows: Sequence[Row]) -> Iterator[str]:
+    """The first and the last ticks of an episode, a line each."""
+    last = max(SHOWN_ROWS, len(rows) - SHOWN_ROWS)
+    for tick, row in enumerate(rows):
         if tick < SHOWN_ROWS or tick >= last:
             yield f"tick {tick:<7} action {row.action}, reward {row.reward:g}, observation {row.observation}"
         elif tick == SHOWN_ROWS:

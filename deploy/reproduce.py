@@ -27,7 +27,7 @@ from deploy.conductor.messages import Cut, Finish
 from deploy.config import RunConfig, parse_config
 from deploy.display import Display, Silent
 from deploy.divergence import Check, Diverged, FragmentDifference, suspect_of
-from deploy.driver import Driver
+from deploy.driver import Driver, Recorder
 from deploy.facts import Facts, fingerprint, gather_facts
 from deploy.outputs import checkpoint_store, open_registry
 from deploy.reproduction import Reproduction, Verdict
@@ -91,7 +91,7 @@ def reproduce(
         check = Check(original.ledger, original.updates, num_ranks=original.config.learner.ranks)
         difference, stopped = None, ""
         try:
-            stopped = _finish(_make(session, composition, original, check))
+            stopped = make_again(session, composition, original, check)
         except Diverged as diverged:
             difference = diverged.difference
     return verdict_on(original, check, difference, stopped=stopped, here=here)
@@ -182,8 +182,17 @@ def _initial_weights(out: Path, record: RunRecord) -> InitialWeights | None:
     return state.as_beginning()
 
 
-def _make(session: Session, composition: Composition, original: Original, check: Check) -> Finish:
-    """From processes to the end of the script. Raises Diverged at the first difference."""
+def make_again(session: Session, composition: Composition, original: Original, recorder: Recorder) -> str:
+    """Follow the script to its end, or until `recorder` raises: why it was not followed to its end, "" if it was.
+
+    Raises:
+        TruestepError: what made the run fail.
+    """
+    return _finish(_make(session, composition, original, recorder))
+
+
+def _make(session: Session, composition: Composition, original: Original, recorder: Recorder) -> Finish:
+    """From processes to the end of the script."""
     config, clock = original.config, session.clock
     with running_engine(session, composition) as engine:
         initial = None if original.initial is None else engine.put_state(original.initial)
@@ -196,7 +205,7 @@ def _make(session: Session, composition: Composition, original: Original, check:
                 conductor,
                 engine,
                 writer,
-                check,
+                recorder,
                 Watch(metrics, session.display, clock),
                 clock,
                 session.stop,

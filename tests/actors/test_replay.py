@@ -91,6 +91,13 @@ def test_an_episode_that_the_ticks_cut_off_has_no_end() -> None:
     assert (again.end, again.value, len(again.rows)) == (End.CONTINUES, 4.0, 4)
 
 
+def test_a_cut_episode_has_no_final_picture() -> None:
+    """One before each action, and no more."""
+    album = Album()
+    played(PaintedLanes([9]), 0, max_ticks=4, album=album)
+    assert album.steps == [0, 1, 2, 3]
+
+
 def test_there_is_a_picture_before_each_action_and_of_the_final_observation() -> None:
     """Of the episode alone: neither of the one before in its lane, nor of the reset tick, nor of other lanes."""
     album = Album()

@@ -218,3 +218,64 @@ def test_the_run_is_not_touched(capsys: Capture, out: Path) -> None:
     assert files() == before
     newest = checkpoint_store(out, "sync").newest_good(lambda name, error: None)
     assert newest is not None and read_saved(newest).cut.final
+
+
+# ── episodes of training ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("run", ["own", "drawn"])
+def test_an_episode_of_training_is_shown_from_its_fragments(run: str, capsys: Capture, out: Path) -> None:
+    """The run is made again up to it, every fragment that of the ledger; asynchronous collection included."""
+    early = replayed(capsys, out, run, "--training", "--episode", "3")
+    assert early["identical"] and early["training"]
+    assert early["length"] == len(early["rows"]) and early["end"] in ("TERMINATED", "TRUNCATED")
+    assert sum(row["reward"] for row in early["rows"]) == early["return"] == early["length"]
+    late = replayed(capsys, out, run, "--training", "--episode", "20")
+    assert late["fragments"] > early["fragments"] > 0
+    with RunRegistry.open(out / "runs.sqlite", read_only=True) as registry:
+        names = [each.name for each in registry.ledger(run).fragments]
+    places = [names.index((each["actor"], each["incarnation"], each["sequences"][1])) for each in (early, late)]
+    assert places == sorted(places)
+
+
+def test_an_episode_of_training_in_words(capsys: Capture, out: Path) -> None:
+    """Who played it, in which fragments, its ticks, the verdict."""
+    said = say(capsys, "replay", "drawn", "--training", "--episode", "0", "--out", str(out))
+    lines = [line for line in said.out.splitlines() if not line.startswith("steps ")]
+    assert said.code == 0
+    assert any(line.startswith("episode      0 of training: actor ") for line in lines)
+    assert lines[-1].startswith("identical    to the ledger, with all ")
+
+
+def test_an_episode_of_training_that_did_not_end_is_refused(capsys: Capture, out: Path) -> None:
+    """With how many did, and the last of them is there."""
+    said = say(capsys, "replay", "drawn", "--training", "--episode", "100000", "--out", str(out))
+    assert said.code == 2
+    last = said.err.split("allowed: 0 to ")[1].split(":")[0]
+    assert replayed(capsys, out, "drawn", "--training", "--episode", last)["identical"]
+    assert "0 or more" in refused(capsys, out, "drawn", "--training", "--episode", "-1")
+
+
+@pytest.mark.parametrize("words", [["--update", "4"], ["--render", "human"], ["--frames", "f"]])
+def test_training_is_not_rendered(words: list[str], capsys: Capture, out: Path) -> None:
+    """Nor has an episode of it an update of its own."""
+    assert f"{words[0]} with evaluations only" in refused(capsys, out, "drawn", "--training", "--episode", "0", *words)
+
+
+def test_training_that_differs_is_told(capsys: Capture, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the first fragment: which, and what it has."""
+    from tests.envs.drawn import DrawnEnv
+
+    step = DrawnEnv.step
+
+    def dearer(self: Any, action: Any) -> Any:
+        observation, reward, *rest = step(self, action)
+        return observation, reward + 1.0, *rest
+
+    monkeypatch.setattr(DrawnEnv, "step", dearer)
+    said = say(capsys, "replay", "drawn", "--training", "--episode", "9", "--out", str(out), "--json")
+    answer = json.loads(said.out)
+    assert (said.code, answer["identical"], answer["fragments"]) == (1, False, 0)
+    assert answer["difference"]["sequence"] == 0 and "rows" not in answer
+    words = say(capsys, "replay", "drawn", "--training", "--episode", "9", "--out", str(out))
+    assert words.code == 1 and words.out.splitlines()[-1].startswith("DIFFERENT    before episode 9")

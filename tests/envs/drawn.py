@@ -22,6 +22,7 @@ class DrawnEnv(EndingEnv):
         super().__init__()
         assert render_mode is None or obeys, "it takes no render mode"
         CONSTRUCTED.append(render_mode)
+        self.canvas = np.zeros((2, 3, 3), np.uint8)
         self.metadata = {"render_modes": ["human", "rgb_array"]}
         self.render_mode, self.paints = render_mode, paints
 
@@ -41,8 +42,9 @@ class DrawnEnv(EndingEnv):
             WINDOWS.append(self.index)
 
     def render(self) -> Any:
-        picture = np.full((2, 3, 3), self.index, np.uint8)
-        return {"picture": picture, "floats": picture / 255, "grey": picture[..., 0], "nothing": None}[self.paints]
+        self.canvas[:] = self.index  # the same array every time, as fast environments do
+        others = {"floats": self.canvas / 255, "grey": self.canvas[..., 0], "four": np.zeros((2, 3, 4), np.uint8)}
+        return (others | {"picture": self.canvas, "nothing": None})[self.paints]
 
 
 class DrawnVectorEnv(VectorEnv):
