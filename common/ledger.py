@@ -118,9 +118,11 @@ class Script:
         lives: by actor, its lives in order of incarnation, from 0, each its fragments in order of sequence, without
             gaps, up to the last one that an update takes. A life that no update needs is empty.
         updates: for each update from the first, the names of its fragments in order.
+        refused: fragments that the learner refused in their place, for what came of them on their way.
         cut_short: why the updates end before those of the run do; "" if they do not.
     """
 
     lives: dict[int, tuple[tuple[ScriptedFragment, ...], ...]]
     updates: tuple[tuple[FragmentName, ...], ...]
+    refused: frozenset[FragmentName] = frozenset()
     cut_short: str = ""

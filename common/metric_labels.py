@@ -42,6 +42,7 @@ class DropReason(StrEnum):
 
     CORRUPT = "corrupt"
     FOREIGN_RUN = "foreign_run"
+    MISPLACED = "misplaced"
     OLD_TERM = "old_term"
     OLD_LEASE = "old_lease"
     OLD_INCARNATION = "old_incarnation"

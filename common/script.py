@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from common.ledger import FragmentName, Ledger, LedgerFragment, LedgerUpdate, Script, ScriptedFragment
+from common.ledger import TRAINED, FragmentName, Ledger, LedgerFragment, LedgerUpdate, Script, ScriptedFragment
 
+SOUND = (TRAINED, "skipped", "rolled_back")  # it came in and was in order, whatever became of its update
 Life = tuple[int, int]  # actor, incarnation
 
 
@@ -50,7 +51,8 @@ def script_of(ledger: Ledger, *, through: int | None = None) -> Script:
             cut_short = f"update {number} cannot be made again: {cut_short}"
             break
         updates.append(tuple(fragment.name for fragment in fragments))
-    return Script(lives=_scripted(lives, updates), updates=tuple(updates), cut_short=cut_short)
+    refused = frozenset(f.name for f in ledger.fragments if f.place >= 0 and f.fate not in SOUND)
+    return Script(lives=_scripted(lives, updates), updates=tuple(updates), refused=refused, cut_short=cut_short)
 
 
 def _by_life(fragments: Iterable[LedgerFragment]) -> dict[Life, list[LedgerFragment]]:

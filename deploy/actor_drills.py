@@ -57,10 +57,11 @@ def _is_stale(data: Mapping[str, Any]) -> bool:
 
 
 def _refused(events: Sequence[Event]) -> str:
-    """What the intake said of the fragments that it refused, if all are of one actor."""
+    """The fragments that were refused, if all are of one actor: the last that a refusal names is what was ordered."""
     refused = data_of(events, REFUSED)
+    numbers = [re.findall(r"sequence (\d+)", data["detail"])[-1] for data in refused]
     one = len({data["actor"] for data in refused}) == 1
-    return "; ".join(data["detail"] for data in refused) if one else ""
+    return f"actor {refused[0]['actor']}, fragment {', '.join(numbers)}" if one else ""
 
 
 def _is_refused(data: Mapping[str, Any]) -> bool:
@@ -126,7 +127,7 @@ ACTOR_DRILLS = (
         kind=REFUSED,
         detected=_is_refused,
         located=_refused,
-        same_bits=False,
+        same_bits=True,
         recovers=False,
         of_actors=True,
     ),
@@ -137,7 +138,7 @@ ACTOR_DRILLS = (
         kind=REFUSED,
         detected=_is_refused,
         located=_refused,
-        same_bits=False,
+        same_bits=True,
         recovers=False,
         of_actors=True,
     ),

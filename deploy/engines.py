@@ -49,6 +49,7 @@ class Engine(Protocol):
         """Live processes that serve `/metrics`, besides the driver."""
         ...
 
-    def close(self) -> None:
-        """End every process of the run; returns when they are gone or the deadline has passed."""
+    def close(self) -> list[str]:
+        """End every process of the run; returns when they are gone or the deadline has passed, with what did not close
+        as it should, in words."""
         ...

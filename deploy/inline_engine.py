@@ -136,9 +136,14 @@ class InlineEngine:
     def targets(self) -> list[Target]:
         return []
 
-    def close(self) -> None:
+    def close(self) -> list[str]:
         self._todo.clear()
         self._ranks.close()
+        faults = []
         for _, worker in self._workers.values():
-            worker.close()
+            try:
+                worker.close()
+            except TruestepError as error:
+                faults.append(f"{error}\n{error.detail}".strip())
         self._workers.clear()
+        return faults

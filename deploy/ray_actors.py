@@ -29,7 +29,7 @@ from deploy.conductor.messages import (
     StopActor,
     WeightsHeld,
 )
-from deploy.ray_calls import Failure, Process, Processes
+from deploy.ray_calls import Call, Failure, Process, Processes, outcome_of
 from deploy.ray_launch import has_free_cpu
 from deploy.ray_processes import ActorProcess, ProcessSetup
 
@@ -183,10 +183,29 @@ class RayActors:
             return True
         return False
 
-    def close(self) -> None:
-        """Environments are closed (asynchronous ones have children), then every process is told to end."""
-        closing = [process.handle.close.remote() for process in self._processes if process.presence is not None]
-        if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
+    def close(self) -> list[str]:
+        """Environments are closed (asynchronous ones have children), then every process is told to end.
+
+        Returns:
+            Which did not close as they should, in words, with traceback or last words.
+        """
+        calls = [self._told_to_close(process) for process in self._processes if process.presence is not None]
+        references = [call.reference for call in calls]
+        done, _ = ray.wait(references, num_returns=len(calls), timeout=CLOSE_S) if calls else ([], [])
+        outcomes = [
+            outcome_of(call) if call.reference in done else Failure(call=call, cause=None, within_s=CLOSE_S)
+            for call in calls
+        ]
         for process in self._processes:
             self._processes.end(process)
+        return ["\n".join(each.words()).strip() for each in outcomes if isinstance(each, Failure)]
+
+    @staticmethod
+    def _told_to_close(process: Process) -> Call:
+        return Call(
+            process=process,
+            reference=process.handle.close.remote(),
+            what="close its environments",
+            limit_s=CLOSE_S,
+            answered=lambda _: None,
+        )

@@ -190,13 +190,7 @@ class Calls:
         else:
             call.process.calls.remove(call)
             self._attend(call.process)
-        try:
-            if call.load is not None:
-                ray.get(call.load, timeout=FETCH_S)  # raises if it was lost; of what is here nothing is copied
-            return call.answered(ray.get(call.reference, timeout=FETCH_S))
-        except RayError as error:
-            raised = error.cause if isinstance(error, RayTaskError) else None
-            return Failure(call=call, cause=raised or error)
+        return outcome_of(call)
 
     def hurry(self, process: Process, within_s: float) -> None:
         """Give the oldest call of a process `within_s` more at most."""
@@ -228,6 +222,17 @@ class Calls:
                 within_s = head.deadline.seconds
                 return Failure(call=head.call, cause=None, within_s=within_s, hurried=head.hurried)
         return None
+
+
+def outcome_of(call: Call) -> Event | Failure | None:
+    """The event of a call that has been answered, if there is one, or what was raised instead."""
+    try:
+        if call.load is not None:
+            ray.get(call.load, timeout=FETCH_S)  # raises if it was lost; of what is here nothing is copied
+        return call.answered(ray.get(call.reference, timeout=FETCH_S))
+    except RayError as error:
+        raised = error.cause if isinstance(error, RayTaskError) else None
+        return Failure(call=call, cause=raised or error)
 
 
 class Processes:

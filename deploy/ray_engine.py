@@ -77,10 +77,11 @@ class RayEngine:
         found = [process.target(self._run) for processes in self._processes.values() for process in processes]
         return [target for target in found if target is not None]
 
-    def close(self) -> None:
-        self._actors.close()
+    def close(self) -> list[str]:
+        faults = self._actors.close()
         self._ranks.close()
         self._endings.wait(CLOSE_S)
         for file in self._last_words.iterdir():
             file.unlink(missing_ok=True)
         self._last_words.rmdir()
+        return faults

@@ -132,7 +132,8 @@ def _used(session: Session, composition: Composition, engine: Engine) -> Iterato
         yield engine
     finally:
         session.engine = None
-        engine.close()
+        for fault in engine.close():
+            session.display.tell(f"WARNING: {fault}")
 
 
 @contextmanager

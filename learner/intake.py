@@ -19,6 +19,7 @@ class Refusal(StrEnum):
 
     CORRUPT = "corrupt"
     FOREIGN_RUN = "foreign_run"
+    MISPLACED = "misplaced"
     OLD_TERM = "old_term"
     OLD_INCARNATION = "old_incarnation"
     DUPLICATE = "duplicate"
@@ -75,8 +76,12 @@ class Intake:
         oldest = update - self._max_lag
         self._update_of_version = {v: u for v, u in self._update_of_version.items() if u >= oldest}
 
-    def accept(self, document: Any, *, term: int, update: int) -> Accepted | Refused:
-        """Decode and judge one document for update number `update` of `term`."""
+    def accept(self, document: Any, *, term: int, update: int, key: FragmentKey | None = None) -> Accepted | Refused:
+        """Decode and judge one document for update number `update` of `term`.
+
+        Args:
+            key: the fragment that the order has in this place: the ledger will say that it was this one. None = any.
+        """
         try:
             fragment = decode_fragment(document, self._layout)
         except WireError as error:
@@ -86,6 +91,12 @@ class Intake:
             return Refused(reason=Refusal.FOREIGN_RUN, detail=f"run {header.run!r}, this is {self._run!r}")
         if header.term != term:
             return Refused(reason=Refusal.OLD_TERM, detail=f"term {header.term}, now {term}")
+        if key is not None and key != FragmentKey(
+            actor=header.actor, incarnation=header.incarnation, sequence=header.sequence
+        ):
+            got = f"actor {header.actor}, incarnation {header.incarnation}, sequence {header.sequence}"
+            ordered = f"actor {key.actor}, incarnation {key.incarnation}, sequence {key.sequence}"
+            return Refused(reason=Refusal.MISPLACED, detail=f"{got} came in the place of {ordered}")
         incarnation, sequence = self._last.get(header.actor, (header.incarnation, -1))
         if header.incarnation < incarnation:
             detail = f"actor {header.actor}: incarnation {header.incarnation}, now {incarnation}"

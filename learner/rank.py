@@ -31,7 +31,7 @@ from learner.algorithms.making import Algorithm, make_algorithm, target_interval
 from learner.audit import AuditPart
 from learner.config import LearnerConfig, RankConfig
 from learner.gradient_step import GradientStep
-from learner.intake import Accepted, Intake
+from learner.intake import Accepted, Intake, Refused
 from learner.normaliser import Normaliser
 from learner.optimiser import Optimiser
 from learner.parallel.faults import RankFault, Saboteur, Tamper, Untouched
@@ -42,11 +42,13 @@ from learner.replica import Replica
 from learner.reporting import Attempt, report_made, report_not_made, sync_of
 from learner.reports import (
     Formation,
+    FragmentKey,
     OrderStatus,
     Standing,
     SyncReport,
     UpdateOrder,
     UpdateReport,
+    share_of,
 )
 from learner.state import InitialWeights, LearnerState
 from learner.target import TargetNetwork
@@ -227,7 +229,7 @@ class LearnerRank:
         assert self._group is not None and self._algorithm is not None
         marks = [self._clock.now_ns()]
         self._group.begin_update(order.update)
-        judged = [self._intake.accept(document, term=order.term, update=order.update) for document in documents]
+        judged = self._judge(order, documents)
         for key in order.keys:
             self._intake.note(key)
         marks.append(self._clock.now_ns())
@@ -265,6 +267,18 @@ class LearnerRank:
         stage = None if scale is None else InputStage(self._config.layout.observation, scale, self._device)
         for model in (self._model, *([] if self._target is None else [self._target.model])):
             model.input_stage = stage
+
+    def _judge(self, order: UpdateOrder, documents: Sequence[Any]) -> list[Accepted | Refused]:
+        """Each document of this rank's share must be the fragment that the order has in its place."""
+        assert self._group is not None
+        keys: Sequence[FragmentKey | None] = [None] * len(documents)
+        if order.keys:
+            share = share_of(len(order.keys), self._group.place, len(self._group.ranks))
+            keys = [order.keys[index] for index in share]
+        return [
+            self._intake.accept(document, term=order.term, update=order.update, key=key)
+            for document, key in zip(documents, keys, strict=True)
+        ]
 
     def _audit_part(self, order: UpdateOrder, documents: Sequence[Any]) -> AuditPart | None:
         """What this rank has to recompute; an auditor does so only from fragments that are in order."""

@@ -197,3 +197,11 @@ def test_what_a_script_holds_can_be_done_in_order(data: st.DataObject) -> None:
     for number, names in enumerate(script.updates, start=1):
         assert all(made[name].weights < number for name in names)
     assert (script.cut_short == "") == (len(script.updates) == 3)
+
+
+def test_what_the_learner_refused_in_its_place_is_named() -> None:
+    """It keeps its place in the update; what was dropped before an update took it has none."""
+    made = (fragment(0, 0, 1), fragment(1, 0, 1, fate="corrupt"), dropped(1, 1, 1))
+    script = script_of(ledger(*made, terms=(0,)))
+    assert script.updates == (((0, 0, 0), (1, 0, 0)),)
+    assert script.refused == {(1, 0, 0)}

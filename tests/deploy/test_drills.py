@@ -115,9 +115,10 @@ def test_a_slow_actor_is_located_by_what_of_it_was_too_old() -> None:
 
 def test_refused_frames_are_located_by_their_fragments() -> None:
     """Of one actor; anything else that is refused at the border is not what the drill did."""
-    refused: dict[str, Any] = {"actor": 2, "detail": "actor 2: sequence 4, last 4", "reason": "duplicate"}
+    detail = "actor 2, incarnation 0, sequence 5 came in the place of actor 2, incarnation 0, sequence 4"
+    refused: dict[str, Any] = {"actor": 2, "detail": detail, "reason": "misplaced"}
     events: list[Event] = [("FRAGMENT_REFUSED", refused), ("FRAGMENT_REFUSED", refused)]
-    assert located("reorder-fragments", events) == "actor 2: sequence 4, last 4; actor 2: sequence 4, last 4"
+    assert located("reorder-fragments", events) == "actor 2, fragment 4, 4"
     assert located("reorder-fragments", [*events, ("FRAGMENT_REFUSED", refused | {"actor": 0})]) == ""
     assert drill("duplicate-fragment").detected(refused)
     assert not drill("duplicate-fragment").detected(refused | {"reason": "corrupt"})

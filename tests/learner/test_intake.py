@@ -52,6 +52,7 @@ def test_reasons_are_a_closed_set() -> None:
         "corrupt",
         "duplicate",
         "foreign_run",
+        "misplaced",
         "old_incarnation",
         "old_term",
         "stale",
@@ -203,3 +204,15 @@ def test_a_key_never_moves_an_actor_back() -> None:
     for incarnation, sequence in ((1, 4), (1, 3), (0, 9)):
         border.note(FragmentKey(actor=0, incarnation=incarnation, sequence=sequence))
     assert border.state() == before
+
+
+def test_a_document_must_be_the_fragment_that_was_ordered_in_its_place() -> None:
+    """Two that changed places are refused, both: else the ledger would say of each that it was the other."""
+    border = intake()
+    first, second = (FragmentKey(actor=0, incarnation=0, sequence=sequence) for sequence in (0, 1))
+    for key, sequence in ((first, 1), (second, 0)):
+        assert refused(border.accept(sent(sequence=sequence), term=0, update=5, key=key)) is Refusal.MISPLACED
+    assert accepted(border.accept(sent(sequence=0), term=0, update=5, key=first)) == (0, 0)
+    for other in ({"actor": 1}, {"incarnation": 1}, {"sequence": 7}):
+        assert refused(border.accept(sent(**other), term=0, update=5, key=second)) is Refusal.MISPLACED
+    assert accepted(border.accept(sent(sequence=1), term=0, update=5, key=second)) == (0, 0)

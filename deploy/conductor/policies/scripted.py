@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from common.errors import RunFailedError
-from common.ledger import Script, ScriptedFragment
+from common.ledger import FragmentName, Script, ScriptedFragment
 from deploy.conductor.accounts import Accounts
 from deploy.conductor.cuts import CutInProgress
 from deploy.conductor.messages import ActorCommand, Collect, Cut, Held, StartActor, StopActor
@@ -18,6 +19,7 @@ from deploy.conductor.policies.policy import Composition, FlowStatistics, Moment
 from deploy.conductor.seats import Seat, SeatStatus
 
 IN_HAND_OF_AN_ACTOR = 2
+NOTHING = b""  # a frame that every intake refuses
 NOT_TAKEN = "not_taken"  # the run that is made again dropped this fragment
 
 
@@ -34,6 +36,7 @@ class Scripted:
     def __init__(self, script: Script) -> None:
         self.length: int | None = len(script.updates)
         self._updates = script.updates
+        self._refused = script.refused
         self._taken = {key for update in script.updates for key in update}
         self._lives = {actor: [life for life in lives if life] for actor, lives in script.lives.items()}
         self._wanted = Counter(f.weights for lives in script.lives.values() for life in lives for f in life)
@@ -105,7 +108,13 @@ class Scripted:
         keys = self._updates[update]
         if any(key not in self._in_hand for key in keys):
             return Composition(dropped=dropped)
-        return Composition(held=tuple(self._in_hand.pop(key) for key in keys), dropped=dropped)
+        return Composition(held=tuple(self._take(key) for key in keys), dropped=dropped)
+
+    def _take(self, name: FragmentName) -> Held:
+        """What was refused on its way to the learner is sound now: its place is kept, so that ranks share the others
+        out as they did, and there is nothing in it."""
+        held = self._in_hand.pop(name)
+        return replace(held, frame=NOTHING) if name in self._refused else held
 
     def take_back(self, update: int, held: tuple[Held, ...]) -> None:
         self._in_hand.update({each.key: each for each in held})
