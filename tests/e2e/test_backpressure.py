@@ -1,4 +1,4 @@
-"""What one side could make and the other cannot take is not made: memory stays where it is, nothing is lost uncounted."""
+"""What one side could make and the other cannot take is not made: memory stays, and nothing is lost uncounted."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def reproduced(out: Path, *arguments: str, limit_s: float = 100.0) -> dict[str, 
 
 @contextmanager
 def busy_processors(count: int) -> Iterator[None]:
-    """Other work on this machine meanwhile, as nice as the processes of Ray: beside it they would get next to nothing."""
+    """Other work on this machine meanwhile, as nice as processes of Ray: else those would get next to nothing."""
     burners = [subprocess.Popen(["nice", "-n", "15", sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
