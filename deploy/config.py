@@ -109,13 +109,6 @@ class RunConfig:
                 allowed="none",
                 fix="use --algo appo (the same clipped objective, on sequences) or impala",
             )
-        minibatches = {"ppo": 1, "impala": self.impala.minibatches, "appo": self.appo.minibatches}[self.algo]
-        if minibatches > self.actors.lanes:
-            raise ConfigError(
-                f"{self.algo}.minibatches: the lanes of a fragment are cut into them",
-                got=minibatches,
-                allowed=f"at most actors.lanes = {self.actors.lanes}",
-            )
         pooled = self.actors.bounds != (self.actors.num, self.actors.num)
         if pooled and not self.asynchronous:
             raise ConfigError(

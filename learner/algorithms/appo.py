@@ -59,7 +59,8 @@ class AppoConfig:
         target_update_every: updates after which the target network takes over the parameters.
         value_coefficient: weight of the value loss, 0.5 (V - vs)².
         entropy_coefficient: weight of the entropy bonus.
-        minibatches: parts that the lanes of every fragment are cut into; one gradient step each.
+        minibatches: parts that the lanes of every fragment are cut into; one gradient step each. Never more than there
+            are lanes: a part without one is no step.
         epochs: passes over the minibatches: how often each row is used.
         staleness_exponent: x of the weight (1 + lag)^-x of a fragment's loss; 0 weighs all alike.
         normalise_advantages: zero mean, unit deviation over the valid rows of the update, of all ranks together.

@@ -49,7 +49,8 @@ class ImpalaConfig:
         pg_rho_clip: bounds the importance weight of the policy gradient.
         value_coefficient: weight of the value loss, 0.5 (V - vs)².
         entropy_coefficient: weight of the entropy bonus.
-        minibatches: parts that the lanes of every fragment are cut into; one gradient step each.
+        minibatches: parts that the lanes of every fragment are cut into; one gradient step each. Never more than there
+            are lanes: a part without one is no step.
         epochs: passes over the minibatches: how often each row is used.
         staleness_exponent: x of the weight (1 + lag)^-x of a fragment's loss; 0 weighs all alike.
         normalise_advantages: zero mean, unit deviation over the valid rows of a minibatch, of all ranks together.

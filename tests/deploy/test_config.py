@@ -336,7 +336,6 @@ def test_algorithms_collect_as_they_are_made_for() -> None:
     ("plain", "what"),
     [
         ({"net": {"core": "lstm"}}, "ppo cuts updates into single rows"),
-        ({"algo": "impala", "actors": {"lanes": 2}, "impala": {"minibatches": 3}}, "impala.minibatches"),
         ({"actors": {"num": 2, "most": 4}}, "need asynchronous collection"),
         ({"algo": "impala", "actors": {"num": 2, "least": 3}}, "actors.least, actors.num, actors.most"),
         ({"algo": "impala", "flow": {"max_lag": 0}}, "flow.max_lag"),

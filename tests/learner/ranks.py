@@ -12,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from common.clock import MonotonicClock
+from common.errors import WireError
 from common.fragment import FragmentLayout
+from common.frames import decode_frame
 from learner.parallel.faults import RankFault, Tamper, Untouched
 from learner.rank import LearnerRank, RankConfig
 from learner.reports import AuditOrder, Formation, FragmentKey, OrderStatus, UpdateOrder, UpdateReport, share_of
@@ -114,7 +116,7 @@ class Ranks:
     ) -> list[UpdateReport | BaseException]:
         """One attempt at an update; the reports of all ranks, in order, or what they raised."""
         self.attempt += 1
-        keys = tuple(FragmentKey(actor=actor, incarnation=0, sequence=update) for actor in range(len(documents)))
+        keys = tuple(key_of(document, actor, update) for actor, document in enumerate(documents))
         order = UpdateOrder(update=update, term=0, publish_as=update + 1, attempt=self.attempt, keys=keys, audit=audit)
         shares = [share_of(len(documents), place, self.num_ranks) for place in range(self.num_ranks)]
         audited = [documents[i] for i in shares[audit.audited]] if audit else []
@@ -144,6 +146,15 @@ class Ranks:
     def parameters(self, rank: int = 0) -> NDArray[np.float32]:
         """Of a rank; equal on all."""
         return self.ranks[rank].state().parameters
+
+
+def key_of(document: Any, actor: int, update: int) -> FragmentKey:
+    """What its header says; of a damaged one what was ordered."""
+    try:
+        header = decode_frame(document, kind="fragment").header
+    except WireError:
+        return FragmentKey(actor=actor, incarnation=0, sequence=update)
+    return FragmentKey(actor=header["actor"], incarnation=header["incarnation"], sequence=header["sequence"])
 
 
 class Interference(Untouched):

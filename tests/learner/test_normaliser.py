@@ -172,19 +172,10 @@ def test_a_duplicate_a_late_and_a_reordered_fragment_add_nothing() -> None:
         order(2, *((0, incarnation, sequence) for incarnation, sequence in bad)),
         [fragment(incarnation, sequence, 2) for incarnation, sequence in bad],
     )
-    twin.update(order(2), [])
+    twin.update(replace(order(2), keys=()), [])
     assert [verdict.refusal for verdict in report.verdicts] == ["duplicate", "duplicate", "old_incarnation"]
     assert moments_of(rank) == moments_of(twin)
     check_moments(rank._normaliser, [fragment(1, 0, 0), fragment(1, 2, 1)])
-
-
-def test_the_order_is_that_of_the_keys_and_not_of_the_documents() -> None:
-    """Whoever decodes what, and in which order."""
-    first, second = fragments(0)
-    one, other = alone(), alone()
-    made(one, 0, [first, second])
-    made(other, 0, [second, first])
-    assert moments_of(one) == moments_of(other)
 
 
 def test_invalid_rows_count_nowhere_whatever_is_in_them() -> None:
