@@ -69,18 +69,10 @@ class RankConfig:
     processing: ProcessingConfig = field(default_factory=ProcessingConfig)
 
     def __post_init__(self) -> None:
-        lanes, algorithm = self.layout.num_lanes, self.algorithm
-        if isinstance(algorithm, PPOConfig):
-            if self.net.core != "none":
-                raise ConfigError(
-                    "ppo trains no recurrent network: it shuffles rows",
-                    got=f"net.core = {self.net.core!r}",
-                    allowed="'none'",
-                    fix="use algo = 'appo' or 'impala'",
-                )
-        elif algorithm.minibatches > lanes:
+        if isinstance(self.algorithm, PPOConfig) and self.net.core != "none":
             raise ConfigError(
-                "more minibatches than an actor has lanes to cut into them",
-                got=algorithm.minibatches,
-                allowed=f"1 to actors.lanes = {lanes}",
+                "ppo trains no recurrent network: it shuffles rows",
+                got=f"net.core = {self.net.core!r}",
+                allowed="'none'",
+                fix="use algo = 'appo' or 'impala'",
             )

@@ -20,6 +20,8 @@ from tests.envs.drawn import CONSTRUCTED, WINDOWS
 Capture = pytest.CaptureFixture[str]
 DRAWN = "tests.envs:truestep-tests/Drawn-v0"
 SMALL = ["--engine", "inline", "--lanes", "4", "--rows", "16", "--steps", "600", "--set", "net.hidden=[16]"]
+SMALL += ["--set", "flow.fragments=1", "--set", "optimiser.learning_rate=1e-3", "--set", "flow.most_in_flight=16"]
+SMALL += ["--set", "flow.first_in_flight=16", "--set", "optimiser.epsilon=1e-5", "--set", "impala.minibatches=1"]
 JUDGED = ["--set", "evaluation.every=4", "--set", "evaluation.episodes=3", "--set", "evaluation.final_episodes=5"]
 KEPT = ["--set", "evaluation.lanes=2", "--set", "checkpoint.keep_last=2", "--json"]
 RUNS = {  # environments that vectorise themselves and those that do not; memory and statistics
