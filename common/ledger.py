@@ -21,7 +21,7 @@ class LedgerFragment:
     Attributes:
         actor, incarnation, sequence: name it.
         term: of the learner whose weights acted.
-        weights: updates contained in the weights that acted.
+        weights: updates contained in the weights that acted; -1 where that is not known (a cut of an older release).
         num_valid: its valid transitions.
         digest: of its arrays, 63 bits (not of its header, which bears times and leases); 0 where it is not known.
         decided_in: term of the update below.

@@ -119,7 +119,7 @@ def _codes(session: Session, fates: Collection[str]) -> dict[str, int]:
 def _fragment(row: Row, fates: Mapping[int, str]) -> LedgerFragment:
     for name in INTEGERS:
         value = row[name]
-        least = {"place": -1, "digest": -(2**63)}.get(name, 0)
+        least = {"place": -1, "weights": -1, "digest": -(2**63)}.get(name, 0)
         if not isinstance(value, int) or value < least:
             raise _damaged(row, name, allowed=f"an integer of {least} or more")
     if row["fate"] not in fates:

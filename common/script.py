@@ -79,6 +79,8 @@ def _flaw(fragments: Sequence[LedgerFragment], updates: Sequence[LedgerUpdate]) 
             return _flaw_at(fragment, sequence, "is missing from the ledger")
         if fragment.sequence < sequence:
             return _flaw_at(fragment, fragment.sequence, "is in the ledger twice")
+        if fragment.weights < 0:
+            return _flaw_at(fragment, sequence, "was made by weights that are not recorded")
         if fragment.weights > len(updates):
             return _flaw_at(fragment, sequence, f"was made by weights of update {fragment.weights}, not recorded")
         if fragment.weights and updates[fragment.weights - 1].term > fragment.term:

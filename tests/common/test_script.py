@@ -145,6 +145,12 @@ def test_weights_that_were_never_recorded_cannot_act_again() -> None:
     assert script.cut_short.endswith("was made by weights of update 7, not recorded")
 
 
+def test_weights_that_are_not_known_cannot_act_again() -> None:
+    """A fragment of a cut of an older release, which did not say by which weights it was made."""
+    script = script_of(ledger(fragment(0, 0, 1, weights=-1), terms=(0,)))
+    assert script.cut_short.endswith("was made by weights that are not recorded")
+
+
 @pytest.mark.parametrize("first", [2, 3])
 def test_a_gap_between_updates_ends_the_script(first: int) -> None:
     """Updates count from 1."""
