@@ -97,7 +97,7 @@ def test_fragments_come_back_equal_in_the_order_of_their_decisions(registry: Run
         fate=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1),
     )
 )
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_every_fragment_survives(tmp_path_factory: pytest.TempPathFactory, one: LedgerFragment) -> None:
     """Whatever its numbers and the word for its fate."""
     with RunRegistry.open(tmp_path_factory.mktemp("l") / "runs.sqlite") as registry:

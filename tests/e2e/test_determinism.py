@@ -48,8 +48,14 @@ def run(tmp_path: Path, name: str, **changes: Any) -> dict[int, str]:
     return made
 
 
-@pytest.mark.parametrize("policy_lag", [0, 1])
-@pytest.mark.parametrize("num", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("num", "policy_lag"),
+    [
+        (2, 0),
+        (4, 1),
+        *(pytest.param(num, lag, marks=pytest.mark.slow) for num, lag in ((1, 0), (1, 1), (2, 1), (4, 0))),
+    ],
+)
 def test_ray_twice_and_inline_give_the_same_digest_after_every_update(
     cluster: None, tmp_path: Path, num: int, policy_lag: int
 ) -> None:

@@ -19,6 +19,7 @@ def cluster() -> Iterator[None]:
     yield from embedded_ray(6)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_and_a_killed_rank(tmp_path: Path, cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Both pass, with the bits of the run in which nothing happened, and the table says so."""
     said = say(capsys, "drill", "flip-bit", "kill-rank", "--out", str(tmp_path))

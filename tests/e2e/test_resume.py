@@ -113,7 +113,12 @@ def test_an_environment_that_cannot_be_restored_starts_new_episodes_under_a_new_
 
 @pytest.mark.parametrize(
     ("engine", "policy_lag"),
-    [("inline", 0), ("inline", 1), pytest.param("ray", 0, marks=pytest.mark.slow), ("ray", 1)],
+    [
+        pytest.param("inline", 0, marks=pytest.mark.slow),
+        ("inline", 1),
+        pytest.param("ray", 0, marks=pytest.mark.slow),
+        ("ray", 1),
+    ],
 )
 def test_kill_9_of_the_driver_then_resume(tmp_path: Path, engine: str, policy_lag: int) -> None:
     """Through the real command: killed between checkpoints, resumed, and bit for bit the inline run."""

@@ -60,7 +60,7 @@ def assert_goes_on_to_the_end(out: Path) -> None:
     ("engine", "name"),
     [
         ("inline", "SIGINT"),
-        ("inline", "SIGTERM"),
+        pytest.param("inline", "SIGTERM", marks=pytest.mark.slow),
         ("ray", "SIGTERM"),
         pytest.param("ray", "SIGINT", marks=pytest.mark.slow),
     ],
@@ -77,7 +77,7 @@ def test_a_signal_in_the_middle_ends_the_run_at_a_checkpoint(engine: str, name: 
         assert_goes_on_to_the_end(tmp_path)
 
 
-@pytest.mark.parametrize("engine", ["inline", "ray"])
+@pytest.mark.parametrize("engine", [pytest.param("inline", marks=pytest.mark.slow), "ray"])
 def test_a_signal_while_processes_start_is_not_lost(engine: str, tmp_path: Path) -> None:
     """As soon as the run exists: it ends before its first updates, and can be gone on with."""
     with start(tmp_path, engine) as started:
