@@ -244,7 +244,10 @@ def test_a_fragment_takes_the_bytes_that_are_told(path: Path, registry: RunRegis
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("weights = 'seven'", "weights of fragment 0 of actor 1, incarnation 0; got 'seven'; allowed: an integer of -1"),
+        (
+            "weights = 'seven'",
+            "weights of fragment 0 of actor 1, incarnation 0; got 'seven'; allowed: an integer of -1",
+        ),
         ("weights = 0.5", "weights of fragment 0 of actor 1, incarnation 0; got 0.5"),
         ("place = -2", "place of fragment 0 of actor 1, incarnation 0; got -2; allowed: an integer of -1 or more"),
         ("num_valid = -1", "num_valid of fragment 0 of actor 1, incarnation 0; got -1"),
