@@ -172,17 +172,32 @@ class ActorCritic(nn.Module):
         self.head_module = head
         self.state_size = state_size
         self.input_stage: InputStage | None = None
+        self._narrow = False
 
     @property
     def head(self) -> ActionHead:
         """The action head: sampling, log-probabilities, the environment's form of an action."""
         return cast(ActionHead, self.head_module)
 
+    def compute_in(self, precision: str) -> None:
+        """Make matrix products and convolutions in "float32" or "bfloat16" from now on. Parameters, what comes out and
+        gradients of parameters are float32 in any case.
+
+        Raises:
+            ConfigError: bfloat16 for a network that it brings nothing, or too much rounding.
+        """
+        if precision == "bfloat16" and isinstance(self.body, SeparateTowers | RecurrentBody):
+            raise ConfigError(
+                "learner.precision: only convolutional networks, and those of net.factory, are computed in bfloat16",
+                got="a recurrent core" if self.state_size else "net.kind = mlp",
+                allowed="float32",
+            )
+        self._narrow = precision == "bfloat16"
+
     def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """{part: [N, *shape]} to head parameters [N, P] and values [N]."""
         assert not self.state_size, "a recurrent network needs its state: use step or unroll"
-        parameters, value = self.body(self._seen(observation))
-        return parameters, value
+        return self._through_body(self._seen(observation))
 
     def step(self, observation: Observation, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """{part: [B, *shape]} and the state before it [B, S] to head parameters [B, P], values [B], the state after."""
@@ -190,7 +205,7 @@ class ActorCritic(nn.Module):
         if self.state_size:
             parameters, value, state = cast(RecurrentBody, self.body).step(observation, state)
         else:
-            parameters, value = self.body(observation)
+            parameters, value = self._through_body(observation)
         return parameters, value, state
 
     def unroll(self, observation: Observation, state: Tensor, valid_before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -204,9 +219,18 @@ class ActorCritic(nn.Module):
         observation = self._seen(observation)
         if self.state_size:
             return cast(RecurrentBody, self.body).unroll(observation, state, valid_before)
-        parameters, value = self.body(_rows(observation))
+        parameters, value = self._through_body(_rows(observation))
         num_rows, num_lanes = valid_before.shape
         return parameters.reshape(num_rows, num_lanes, -1), value.reshape(num_rows, num_lanes), state
+
+    def _through_body(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        if not self._narrow:
+            parameters, value = self.body(observation)
+            return parameters, value
+        device = next(iter(observation.values())).device.type
+        with torch.autocast(device, dtype=torch.bfloat16):
+            parameters, value = self.body(observation)
+        return parameters.float(), value.float()
 
     def _seen(self, observation: Observation) -> Observation:
         return observation if self.input_stage is None else self.input_stage(observation)

@@ -88,6 +88,7 @@ def compose(run: str, config: RunConfig) -> Composition:
     check_size(layout, config)
     checker = Streams(config.seed).generator(Role.CHECKER, 0, purpose=Purpose.INITIALISE)
     model = make_actor_critic(observation, action, config.net, checker)
+    model.compute_in(config.learner.precision)
     config.learner.torch_device()
     network = FlatParameters(model, trainable=False).manifest.fingerprint()
     return Composition(run=run, config=config, layout=layout, network=network)

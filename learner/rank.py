@@ -328,7 +328,9 @@ class LearnerRank:
         """With the initial weights of the run."""
         layout = self._config.layout
         generator = self._streams.generator(Role.LEARNER, SHARED, purpose=Purpose.INITIALISE)
-        return make_actor_critic(layout.observation, layout.action, self._config.net, generator).to(self._device)
+        model = make_actor_critic(layout.observation, layout.action, self._config.net, generator).to(self._device)
+        model.compute_in(self._config.learner.precision)
+        return model
 
     def _describe(self) -> dict[str, Any]:
         """What all ranks of a group must have alike."""
