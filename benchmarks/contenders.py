@@ -100,9 +100,10 @@ def sb3(python: str = sys.executable) -> Contender:
     return Contender(name="sb3", module="benchmarks.peers.sb3_ppo", python=python)
 
 
-def truestep_impala() -> Contender:
+def truestep_impala(*, bfloat16: bool = False) -> Contender:
     """Ours."""
-    return Contender(name="truestep", module="benchmarks.truestep_impala")
+    name, flags = ("truestep, bfloat16", ("--bfloat16",)) if bfloat16 else ("truestep", ())
+    return Contender(name=name, module="benchmarks.truestep_impala", flags=flags)
 
 
 def rllib(python: str = sys.executable, *, vectorise: str = "vector_entry_point", learners: int = 0) -> Contender:

@@ -48,6 +48,7 @@ TARGETS = {
         least=2.3,
         rllib_trials=(("vector_entry_point", 0), ("vector_entry_point", 1)),
         others=(
+            contenders.truestep_impala(bfloat16=True),
             contenders.plain_pong(),
             replace(contenders.plain_pong(bfloat16=True), name="plain, bfloat16, 2 threads", threads=2),
         ),

@@ -27,8 +27,8 @@ FRAGMENTS_OF_AN_ACTOR = 3  # in flight: one being made, one queued behind it, on
 BACKUP = "seconds_sync_backup"  # the one part of sync that lies in no phase of an update
 
 
-def configuration(order: ImpalaOrder) -> RunConfig:
-    """The run of one reading."""
+def configuration(order: ImpalaOrder, *, bfloat16: bool = False) -> RunConfig:
+    """The run of one reading; with `bfloat16` the learner's convolutions are in 16 bits."""
     setting = order.setting
     in_flight = FRAGMENTS_OF_AN_ACTOR * setting.actors
     return parse_config(
@@ -40,7 +40,11 @@ def configuration(order: ImpalaOrder) -> RunConfig:
             "engine": "ray",
             "actors": {"num": setting.actors, "lanes": setting.lanes, "rows": setting.rows},
             "flow": {"fragments": 1, "first_in_flight": in_flight, "most_in_flight": in_flight},
-            "learner": {"device": "cpu", "threads": order.threads},
+            "learner": {
+                "device": "cpu",
+                "threads": order.threads,
+                "precision": "bfloat16" if bfloat16 else "float32",
+            },
             "net": {"hidden": [work.FEATURES] if setting.env == PONG else list(work.HIDDEN), "activation": "tanh"},
             "optimiser": {
                 "learning_rate": work.LEARNING_RATE,
@@ -93,11 +97,13 @@ def busy_s(update: UpdateRecord) -> float:
     return sum(s for name, s in phases.items() if not name.startswith("seconds_sync_") or name == BACKUP)
 
 
-def run(order: ImpalaOrder) -> str:
+def run(order: ImpalaOrder, *, bfloat16: bool) -> str:
     """Train, measure, and give the reading as a line."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        reading = take_reading_of(configuration(order), out, warmup_s=order.warmup_s, seconds=order.seconds)
+        reading = take_reading_of(
+            configuration(order, bfloat16=bfloat16), out, warmup_s=order.warmup_s, seconds=order.seconds
+        )
         with open_registry(out) as registry:
             updates = registry.updates(RUN)
     rate = reading.meter.rate()
@@ -106,8 +112,10 @@ def run(order: ImpalaOrder) -> str:
 
 
 def main() -> None:
-    order, _ = parse_impala_order(impala_parser("truestep's IMPALA."))
-    print(run(order))
+    parser = impala_parser("truestep's IMPALA.")
+    parser.add_argument("--bfloat16", action="store_true", help="the learner's convolutions in 16 bits")
+    order, own = parse_impala_order(parser)
+    print(run(order, bfloat16=own.bfloat16))
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ class LearnerConfig:
         ranks: processes that make each update together, each from its share of the fragments.
         device: auto = the first GPU if there is one, else the CPU.
         threads: intra-op threads; part of the fingerprint, since two threads round differently from one.
-        precision: of matrix products and convolutions in forward and backward passes. bfloat16 is several times as fast
-            for convolutions where the processor has units for it; parameters, gradients, moments and all that is added
-            up over ranks stay float32. For convolutional networks and those of net.factory.
+        precision: of matrix products and convolutions in forward and backward passes. bfloat16 is faster for
+            convolutions where the processor has matrix units for it (AMX, a GPU's), and slower elsewhere; parameters,
+            gradients, moments and all that is added up over ranks stay float32. For convolutional networks and those of
+            net.factory.
         max_restarts: rank processes that may be lost within 1,000 updates before the run is given up.
         sync: how ranks keep in step.
     """
