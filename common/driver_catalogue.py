@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.metric_kinds import Kind, Label, Metric
-from common.metric_labels import ActorState, DropReason, RankState, RecoveryCause, SaveResult, SyncFault
+from common.metric_labels import ActorState, DropReason, RankState, RecoveryCause, SaveResult, Stage, Stall, SyncFault
 
 CHECKPOINT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # 1 MB to many GB
 RECOVERY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # a redo to a restart
@@ -16,6 +16,8 @@ FAULT = Label(name="cause", values=SyncFault)
 CAUSE = Label(name="cause", values=RecoveryCause)
 RANK_STATE = Label(name="state", values=RankState)
 RESULT = Label(name="result", values=SaveResult)
+VERDICT = Label(name="verdict", values=Stall)
+STAGE = Label(name="stage", values=Stage)
 
 DRIVER_PRODUCED = Metric(
     name="truestep_driver_produced_transitions_total",
@@ -180,6 +182,30 @@ DRIVER_CHECKPOINT_SECONDS = Metric(
 )
 DRIVER_CHECKPOINTS = Metric(
     name="truestep_driver_checkpoints_total", kind=Kind.COUNTER, help="Checkpoints written.", label=RESULT
+)
+DRIVER_STALL = Metric(
+    name="truestep_driver_stall",
+    kind=Kind.GAUGE,
+    help="What holds the run up: 1 for the verdict in force, 0 for the others; none before the first.",
+    label=VERDICT,
+)
+DRIVER_STALL_SECONDS = Metric(
+    name="truestep_driver_stall_seconds_total",
+    kind=Kind.COUNTER,
+    help="Time under each verdict since this driver began.",
+    label=VERDICT,
+)
+DRIVER_STAGE_MARKS = Metric(
+    name="truestep_driver_stage_marks_total",
+    kind=Kind.COUNTER,
+    help="What each stage of the ring has done since this driver began: ticks, fragments, updates, versions.",
+    label=STAGE,
+)
+DRIVER_STAGE_STATE = Metric(
+    name="truestep_driver_stage_state",
+    kind=Kind.GAUGE,
+    help="Each stage of the ring: 0 moving, 1 starved (no work), 2 blocked (no room downstream), 3 stuck (has both).",
+    label=STAGE,
 )
 DRIVER_RUN = Metric(
     name="truestep_driver_run_info", kind=Kind.INFO, help="What is trained.", facts=("run", "env", "algo")

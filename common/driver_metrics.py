@@ -12,6 +12,8 @@ from common.metric_labels import (
     RankState,
     RecoveryCause,
     SaveResult,
+    Stage,
+    Stall,
     SyncFault,
 )
 from common.metric_values import HasValues, set_totals
@@ -58,6 +60,10 @@ class DriverMetrics:
         self._evaluation_episodes = values.gauge(catalogue.DRIVER_EVALUATION_EPISODES)
         self._checkpoint_seconds = values.histogram(catalogue.DRIVER_CHECKPOINT_SECONDS)
         self._checkpoints = {result: values.counter(catalogue.DRIVER_CHECKPOINTS, result) for result in SaveResult}
+        self._stall = {verdict: values.gauge(catalogue.DRIVER_STALL, verdict) for verdict in Stall}
+        self._stall_seconds = {verdict: values.counter(catalogue.DRIVER_STALL_SECONDS, verdict) for verdict in Stall}
+        self._marks = {stage: values.counter(catalogue.DRIVER_STAGE_MARKS, stage) for stage in Stage}
+        self._stages = {stage: values.gauge(catalogue.DRIVER_STAGE_STATE, stage) for stage in Stage}
         self._run = values.info(catalogue.DRIVER_RUN)
         self._labels = ClosedLabels()
 
@@ -235,3 +241,25 @@ class DriverMetrics:
         with self._values.recording():
             self._checkpoint_seconds.observe(seconds)
             self._checkpoints[result].add(1)
+
+    def set_stages(self, *, marks: Mapping[Stage, int], states: Mapping[Stage, int]) -> None:
+        """Export how the ring stands.
+
+        Args:
+            marks: what each stage has done since this driver began; one that is missing keeps its total.
+            states: 0 moving, 1 starved, 2 blocked, 3 stuck; one that is missing keeps its state.
+
+        Raises:
+            ValueError: a total would go back; then nothing is changed.
+        """
+        with self._values.recording():
+            set_totals([(self._marks[stage], total) for stage, total in marks.items()])
+            for stage, state in states.items():
+                self._stages[stage].set(state)
+
+    def set_stall(self, verdict: Stall, *, seconds: float) -> None:
+        """Export the verdict in force, and that `seconds` more have passed under it."""
+        with self._values.recording():
+            self._stall_seconds[verdict].add(seconds)
+            for other, gauge in self._stall.items():
+                gauge.set(float(other is verdict))

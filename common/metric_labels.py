@@ -111,6 +111,33 @@ class SaveResult(StrEnum):
 _REASONS = {reason.value: reason for reason in DropReason}
 
 
+class Stall(StrEnum):
+    """What holds a run up, as `deploy.attribution` judges it."""
+
+    HEALTHY = "healthy"  # nothing that something could be done about
+    IO_BLOCKED = "io_blocked"  # checkpoints are written more slowly than they are taken
+    CPU_OVERSUBSCRIBED = "cpu_oversubscribed"  # threads could run and get no core
+    SLOW_ACTOR = "slow_actor"  # one actor is far behind the others, and the update needs its fragments
+    ACTOR_BOUND = "actor_bound"  # the learner waits for actors, and all of them are busy
+    LEARNER_BOUND = "learner_bound"  # actors wait for the learner, and it is busy
+    FLOW_BOUND = "flow_bound"  # both wait: too few fragments may be in flight
+    SYNC_BOUND = "sync_bound"  # learner ranks wait for one another
+    MEMORY_BOUND = "memory_bound"  # memory or object store are full
+    GPU_IDLE = "gpu_idle"  # the learner is busy, its GPU is not
+
+
+class Stage(StrEnum):
+    """The ring that a transition and the weights it leads to run through, by what each part has done when it is done."""
+
+    TICKS = "ticks"  # environments stepped, all lanes of an actor at once
+    BUILT = "built"  # fragments built by actors
+    ACCEPTED = "accepted"  # fragments that the driver took in hand
+    DRAWN = "drawn"  # fragments told to the learner
+    COMMITTED = "committed"  # updates
+    PUBLISHED = "published"  # versions of weights
+    ADOPTED = "adopted"  # versions that an actor made a fragment with for the first time
+
+
 class ClosedLabels:
     """Keeps label values within their closed sets: one log record per set, however many names there are."""
 

@@ -23,7 +23,17 @@ from prometheus_client.utils import floatToGoString
 from common.driver_metrics import DriverMetrics
 from common.metric_catalogue import CATALOGUE, markdown_table
 from common.metric_kinds import Metric
-from common.metric_labels import ActorState, DropReason, RankState, RecoveryCause, SaveResult, Statistic, SyncFault
+from common.metric_labels import (
+    ActorState,
+    DropReason,
+    RankState,
+    RecoveryCause,
+    SaveResult,
+    Stage,
+    Stall,
+    Statistic,
+    SyncFault,
+)
 from common.metric_recorders import ActorMetrics, LearnerMetrics, SyncFigures
 from common.metric_values import Distribution, Sample, Values
 from common.metrics_server import MetricsServer, Target, serve
@@ -42,6 +52,8 @@ __all__ = [
     "RecoveryCause",
     "Registry",
     "SaveResult",
+    "Stage",
+    "Stall",
     "Statistic",
     "SyncFault",
     "SyncFigures",
