@@ -127,7 +127,7 @@ class Stall(StrEnum):
 
 
 class Stage(StrEnum):
-    """The ring that a transition and the weights it leads to run through, by what each part has done when it is done."""
+    """The ring that a transition, and then the weights it leads to, runs through; each stage by what it counts."""
 
     TICKS = "ticks"  # environments stepped, all lanes of an actor at once
     BUILT = "built"  # fragments built by actors
