@@ -34,6 +34,7 @@ from deploy.outputs import REGISTRY_FILE, checkpoint_store, open_registry
 from deploy.record import Record
 from deploy.resources import Session, claimed, running_engine
 from deploy.saved import SavedRun, read_saved, save_cut, with_frames
+from deploy.serving import record_serving
 from deploy.sync_tally import SyncTally
 from deploy.watch import Watch
 from deploy.writer import CheckpointWriter
@@ -237,6 +238,8 @@ def _drive(
     run = composition.run
     clock = session.clock
     _announce(session, composition, out, saved)
+    if session.listening:
+        record_serving(registry, run, address=session.listening, lease=session.lease)
     wall_before_s = 0.0 if record is None else record.wall_s
     begun_ns = clock.now_ns()
     try:
