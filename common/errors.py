@@ -4,6 +4,7 @@
     ├── UserError                 the caller can mend it; the command exits with 2
     │   ├── ConfigError           a key, type, size or combination that is not allowed
     │   ├── ContractError         an environment or network that breaks its own declaration
+    │   │   └── NonFiniteError    a NaN or an infinity where the run is told to stop at one
     │   ├── RunNotFoundError      no such run under this output directory
     │   └── OutputError           a directory or port that cannot be used
     ├── WireError                 a frame that is not ours, damaged or hostile
@@ -82,6 +83,10 @@ class ConfigError(UserError):
 
 class ContractError(UserError):
     """An environment (or custom network) broke what it declares: space, dtype, shape, finiteness, flags."""
+
+
+class NonFiniteError(ContractError):
+    """A NaN, an infinity, or a reward beyond float32, where the run is told to stop at one."""
 
 
 class RunNotFoundError(UserError):

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from common.errors import ContractError, NonFiniteError
 from common.metrics import Target
 from deploy.conductor.messages import ActorCommand, Event, Handle, RankCommand
 from learner.state import InitialWeights, LearnerState
 
 EngineCommand = RankCommand | ActorCommand
+
+
+def breach_of(error: BaseException | None) -> ContractError | None:
+    """The broken contract behind the loss of an actor, for the conductor to weigh. A number that the run is told to stop
+    at is none: it ends the run whoever has met it.
+    """
+    return error if isinstance(error, ContractError) and not isinstance(error, NonFiniteError) else None
 
 
 class Engine(Protocol):

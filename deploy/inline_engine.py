@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actors.worker import ActorWorker, CollectOrder, EvaluateOrder
 from common.clock import NS_PER_S, Clock
-from common.errors import EnvironmentFault, TruestepError, UserError
+from common.errors import TruestepError, UserError
 from common.metrics import ActorMetrics, LearnerMetrics, Target
 from common.process import intra_op_threads, keep_freed_memory
 from deploy.compose import ACTOR_THREADS, Composition
@@ -31,7 +31,7 @@ from deploy.conductor.messages import (
     StopActor,
     WeightsHeld,
 )
-from deploy.engines import EngineCommand
+from deploy.engines import EngineCommand, breach_of
 from deploy.inline_ranks import InlineRanks
 from learner.state import InitialWeights, LearnerState
 
@@ -80,11 +80,12 @@ class InlineEngine:
         try:
             with intra_op_threads(ACTOR_THREADS):
                 return self._act(command, lease)
-        except (EnvironmentFault, TruestepError) as error:
-            if isinstance(error, UserError):
+        except TruestepError as error:
+            breach = breach_of(error)
+            if isinstance(error, UserError) and breach is None:
                 raise
             self._workers.pop(command.actor, None)
-            return ActorLost(actor=command.actor, lease=lease, cause=str(error), detail=error.detail)
+            return ActorLost(actor=command.actor, lease=lease, cause=str(error), detail=error.detail, breach=breach)
 
     def _act(self, command: ActorCommand, lease: str) -> Event | None:
         if isinstance(command, StartActor):

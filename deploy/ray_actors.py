@@ -29,6 +29,7 @@ from deploy.conductor.messages import (
     StopActor,
     WeightsHeld,
 )
+from deploy.engines import breach_of
 from deploy.ray_calls import Call, Failure, Process, Processes, outcome_of
 from deploy.ray_launch import has_free_cpu
 from deploy.ray_processes import ActorProcess, ProcessSetup
@@ -155,7 +156,9 @@ class RayActors:
         self._processes.end(process)
 
     def failed(self, failure: Failure) -> Event | None:
-        """Bad input ends the run; whatever else an actor raises or dies of costs it its process."""
+        """Bad input ends the run; whatever else an actor raises or dies of costs it its process. Whether a broken
+        contract is bad input the conductor says: it knows of the others.
+        """
         process = failure.call.process
         if failure.call.what == GET_A_PROCESS and self._wants_a_place(failure):
             return None
@@ -163,11 +166,12 @@ class RayActors:
         if process.lease in self._stopping:
             self._stopped(process)
             return None
-        if isinstance(failure.cause, UserError):
+        breach = breach_of(failure.cause)
+        if isinstance(failure.cause, UserError) and breach is None:
             return Fatal(error=failure.cause)
         cause, detail = failure.words()
         self._processes.end(process)
-        return ActorLost(actor=process.index, lease=process.lease, cause=cause, detail=detail)
+        return ActorLost(actor=process.index, lease=process.lease, cause=cause, detail=detail, breach=breach)
 
     def _wants_a_place(self, failure: Failure) -> bool:
         """Whether nobody is to blame: no CPU of the cluster is free, or the node that had one died before the actor was

@@ -27,7 +27,7 @@ from actors.env.rendering import picture
 from actors.env.seat import Seat
 from actors.env.spaces import ActionWriter, ObservationReader, Parts, PartViolation
 from common.clock import Deadline, MonotonicClock
-from common.errors import TruestepError
+from common.errors import NonFiniteError, TruestepError
 from common.rng import GlobalGenerators
 
 FAULT = "truestep_fault"  # info: the error with which this lane stopped
@@ -261,9 +261,8 @@ class Lane(gymnasium.Env[Any, Any]):
             raise self._nonfinite_breach(bad)
         return parts, bad
 
-    def _nonfinite_breach(self, bad: tuple[str, str], more: str = "") -> TruestepError:
-        fix = "mend the environment, or set env.on_nonfinite to drop_episode or end_episode" + more
-        return self._seat.breach(bad[0], bad[1], "finite numbers that fit float32", tick=self._tick, fix=fix)
+    def _nonfinite_breach(self, bad: tuple[str, str], more: str = "") -> NonFiniteError:
+        return self._seat.nonfinite(bad[0], bad[1], tick=self._tick, more=more)
 
     def _in_words(self, bad: tuple[str, str]) -> str:
         return f"{self._seat.describe(self._tick)}: {bad[0]} is {bad[1]}"

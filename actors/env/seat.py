@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import ContractError, EnvironmentFault
+from common.errors import ContractError, EnvironmentFault, NonFiniteError
 from common.rng import Purpose, Role, Streams
 
 CHILD_GLOBALS = (1,)  # lengthens the path: the worker's own process-wide generators use the path without it
@@ -84,3 +84,12 @@ class Seat:
     def breach(self, key: str, got: str, expected: str, *, tick: int | None = None, fix: str = "") -> ContractError:
         """The environment broke its own declaration; `key` is what it returned wrongly."""
         return ContractError(f"{self.describe(tick)}: {key}", got=got, allowed=expected, fix=fix)
+
+    def nonfinite(self, key: str, got: str, *, tick: int | None, more: str = "") -> NonFiniteError:
+        """`key` is no number to learn from, and the run is to stop at one."""
+        return NonFiniteError(
+            f"{self.describe(tick)}: {key}",
+            got=got,
+            allowed="finite numbers that fit float32",
+            fix=f"mend the environment, or set env.on_nonfinite to drop_episode or end_episode{more}",
+        )

@@ -32,7 +32,7 @@ from actors.env.lanes import Beat, LaneFacts, Restart, Tick, Verdict, Way, no_be
 from actors.env.rendering import picture
 from actors.env.seat import Seat
 from actors.env.spaces import ActionWriter, ObservationReader, Parts, PartViolation
-from common.errors import CheckpointError, ContractError, TruestepError
+from common.errors import CheckpointError, ContractError, NonFiniteError, TruestepError
 from common.fragment import End
 from common.rng import Purpose
 
@@ -287,9 +287,9 @@ class VectorLanes:
         except PartViolation as violation:
             raise self._breach(violation.part, violation.got, violation.expected) from None
 
-    def _nonfinite_breach(self, lane: int, bad: tuple[str, str]) -> ContractError:
-        fix = "mend the environment, or set env.on_nonfinite to drop_episode or end_episode"
-        return self._breach(f"lane {lane}, {bad[0]}", bad[1], "finite numbers that fit float32", fix=fix)
+    def _nonfinite_breach(self, lane: int, bad: tuple[str, str]) -> NonFiniteError:
+        self._failed = True
+        return self._seat.nonfinite(f"lane {lane}, {bad[0]}", bad[1], tick=self._tick)
 
     def _breach(self, key: str, got: str, expected: str, *, fix: str = "") -> ContractError:
         self._failed = True

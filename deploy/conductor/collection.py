@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from common.errors import EnvironmentFault
+from common.errors import ContractError, EnvironmentFault
 from deploy.conductor.accounts import OLD_LEASE, OLD_TERM, ROLLED_BACK, Accounts
 from deploy.conductor.cuts import CutInProgress, Cuts
 from deploy.conductor.fates import Fates
@@ -62,6 +62,7 @@ class Collection:
         self._fates = fates
         self._issued: dict[int, tuple[Held, ...]] = {}
         self._snapshots: dict[int, bytes | None] = {}
+        self._breached: set[int] = set()
 
     def take_up(self, cut: Cut) -> None:
         """Go on from a cut: its fragments are in hand, its actors stand behind them."""
@@ -179,6 +180,16 @@ class Collection:
             yield StartActor(actor=seat.actor, incarnation=seat.incarnation, snapshot=None)
         else:
             yield Note(kind="ACTOR_QUARANTINED", data={"actor": seat.actor, "restarts": seat.restarts})
+
+    def verdict_on(self, event: ActorLost) -> ContractError | None:
+        """What ends the run, if an environment broke its contract: with one actor alone, or once a second actor has seen
+        it, the environment is like that, and new processes do not mend it.
+        """
+        if event.breach is None:
+            return None
+        self._breached.add(event.actor)
+        alone = sum(seat.live for seat in self.seats) <= 1
+        return event.breach if alone or len(self._breached) > 1 else None
 
     def hopeless(self, last: int) -> EnvironmentFault | None:
         """What ends the run, once no actor is left after the loss of actor `last`."""

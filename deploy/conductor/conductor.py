@@ -230,7 +230,7 @@ class Conductor:
         yield from self._collection.take_loss(event)
         for update, final in self._evaluations.lose(event.actor):
             yield self._give_up_evaluation(update, final=final)
-        error = self._collection.hopeless(event.actor)
+        error = self._collection.verdict_on(event) or self._collection.hopeless(event.actor)
         if error is not None:
             yield self._finish("failed", str(error), error)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from actors.env.lanes import LaneFacts
 from actors.evaluate import EvaluationResult
-from common.errors import TruestepError
+from common.errors import ContractError, TruestepError
 from common.fragment import FragmentSummary
 from common.ledger import LedgerFragment
 from deploy.conductor.accounts import Accounts
@@ -114,12 +114,16 @@ class FragmentMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorLost:
-    """The process is gone (or was ended by the engine); nothing more will come from this lease."""
+    """The process is gone (or was ended by the engine); nothing more will come from this lease.
+
+    `breach`: that its environment broke its own declaration, if that is what it was lost for.
+    """
 
     actor: int
     lease: str
     cause: str
     detail: str = ""
+    breach: ContractError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

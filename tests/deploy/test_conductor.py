@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ConfigError, EnvironmentFault, RunFailedError
+from common.errors import ConfigError, ContractError, EnvironmentFault, RunFailedError
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.evaluations import Evaluations
 from deploy.conductor.messages import (
@@ -21,6 +21,7 @@ from deploy.conductor.messages import (
     FragmentMade,
     LearnerStarted,
     Note,
+    StartActor,
     StopAsked,
 )
 from deploy.conductor.plan import Plan
@@ -422,6 +423,47 @@ def test_the_loss_of_an_old_lease_is_no_loss() -> None:
     conductor.handle(ActorStarted(actor=0, incarnation=1, lease="b", facts=FACTS))
     assert conductor.handle(ActorLost(actor=0, lease="a", cause="gone")) == []
     assert (conductor.seats[0].restarts, conductor.seats[0].lease) == (1, "b")
+
+
+def breach(actor: int, lease: str) -> ActorLost:
+    error = ContractError(f"actor {actor}, lane 0, tick 3: step", got="None", allowed="five values")
+    return ActorLost(actor=actor, lease=lease, cause=str(error), breach=error)
+
+
+def crowd(num_actors: int) -> Conductor:
+    conductor = Conductor(plan(num_actors=num_actors), versions=iter(range(100)))
+    conductor.begin()
+    for actor in range(num_actors):
+        conductor.handle(ActorStarted(actor=actor, incarnation=0, lease=f"{actor}.0", facts=FACTS))
+    return conductor
+
+
+def test_one_environment_that_breaks_its_contract_costs_its_actor_a_life() -> None:
+    """However often it does so, within its budget, as any other fault: the run goes on."""
+    conductor = crowd(3)
+    for life in range(2):
+        commands = conductor.handle(breach(1, f"1.{life}"))
+        assert StartActor(actor=1, incarnation=life + 1, snapshot=None) in commands
+        conductor.handle(ActorStarted(actor=1, incarnation=life + 1, lease=f"1.{life + 1}", facts=FACTS))
+    assert conductor.finish is None
+
+
+def test_a_contract_that_a_second_actor_sees_broken_ends_the_run() -> None:
+    """Then the environment is like that: the error is the verdict, and bad input."""
+    conductor = crowd(3)
+    conductor.handle(breach(1, "1.0"))
+    conductor.handle(breach(2, "2.0"))
+    assert conductor.finish is not None
+    assert isinstance(conductor.finish.error, ContractError)
+    assert conductor.finish.verdict.startswith("actor 2, lane 0, tick 3: step")
+
+
+def test_a_contract_broken_by_the_only_actor_ends_the_run() -> None:
+    """Nobody else can say otherwise."""
+    conductor = crowd(1)
+    conductor.handle(breach(0, "0.0"))
+    assert conductor.finish is not None
+    assert isinstance(conductor.finish.error, ContractError)
 
 
 def test_an_evaluation_that_was_only_queued_was_not_tried() -> None:
