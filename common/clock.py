@@ -8,6 +8,7 @@ A reading is meaningful only beside readings of the same `clock_id`: never compa
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 NS_PER_S = 1_000_000_000
+PER_THREAD_SCHEDULED = 0b110  # CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED of the kernel's posix-timers.h
 
 
 class Clock(Protocol):
@@ -110,6 +112,20 @@ def per_second(count: float, elapsed_ns: int) -> float | None:
 def thread_cpu_ns() -> int:
     """CPU nanoseconds that the calling thread has used: how features account for their own cost."""
     return time.thread_time_ns()
+
+
+def cpu_ns_of_thread(native_id: int) -> int | None:
+    """CPU nanoseconds that another thread of this process has used, by its kernel id; None if it is gone.
+
+    The kernel makes the id of a thread's CPU clock of its own number (pthread_getcpuclockid(3) does the same, but may
+    crash for a thread that has ended). None on systems other than Linux.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        return time.clock_gettime_ns((~native_id << 3) | PER_THREAD_SCHEDULED)
+    except OSError:
+        return None
 
 
 def as_timedelta(seconds: float) -> timedelta:

@@ -13,6 +13,7 @@
     ├── EnvironmentFault          an environment raised, returned nonsense or hung
     ├── DeadlineError             a wait ran past its deadline
     ├── SyncError                 a collective of the learner ranks failed or ran past its deadline
+    ├── UnreachableError          a live process did not answer, or went away while it was looked at
     └── RunFailedError            the run cannot go on; the message is the verdict
 
 Each says who, what was got, what was allowed and what to do. Errors cross process borders, so they pickle
@@ -119,6 +120,10 @@ class DeadlineError(TruestepError):
 
 class SyncError(TruestepError):
     """A collective of the learner ranks failed or ran past its deadline; says which rank noticed, where and how."""
+
+
+class UnreachableError(TruestepError):
+    """A process of a live run did not answer, or went away while it was looked at. The run itself may be well."""
 
 
 class RunFailedError(TruestepError):
