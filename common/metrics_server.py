@@ -57,6 +57,8 @@ class Target:
         lease: token of this process start, so that a restarted actor is another instance.
         address: "host:port", as Prometheus reaches it.
         run: the run's name.
+        host: name of the machine (in Kubernetes the pod) that it runs on.
+        pid: its process id there.
     """
 
     role: Literal["driver", "actor", "learner"]
@@ -64,14 +66,18 @@ class Target:
     lease: str
     address: str
     run: str
+    host: str
+    pid: int
 
     def to_json(self) -> dict[str, Any]:
-        """One entry of Prometheus HTTP service discovery."""
+        """One entry of Prometheus HTTP service discovery; `__meta_` labels are for who asks, no series has them."""
         labels = {
             "instance": f"{self.role}-{self.index}-{self.lease}",
             "role": self.role,
             "index": str(self.index),
             "run": self.run,
+            "__meta_truestep_host": self.host,
+            "__meta_truestep_pid": str(self.pid),
         }
         return {"targets": [self.address], "labels": labels}
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import ConfigError
 
 MAX_PORT = 65_535
+ANYWHERE = {"", "0.0.0.0", "::"}  # addresses to listen on, where nobody can be reached
+ELSEWHERE = ("192.0.2.1", 9)  # of TEST-NET-1 (RFC 5737): an address that no route treats in a way of its own
 PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
@@ -41,6 +44,27 @@ class PortRange:
             raise ConfigError("ports for metrics", got=repr(text), allowed='"0", "9100" or "9100-9199"')
         first, last = match.groups()
         return PortRange(first=int(first), last=int(last or first))
+
+
+def address_of(host: str, port: int) -> str:
+    """The two as one, as a URL has them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reachable_host(bound: str) -> str:
+    """Where others reach what listens on `bound`: there, or at this machine's own address if that means all of them."""
+    return own_address() if bound in ANYWHERE else bound
+
+
+def own_address() -> str:
+    """The address from which this machine speaks to others; its name where it has no route. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(ELSEWHERE)
+        except OSError:
+            return socket.gethostname()
+        address: str = probe.getsockname()[0]
+        return address
 
 
 def port_holder(port: int) -> str | None:

@@ -17,6 +17,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 from common.clock import Clock, Deadline
 from common.errors import TruestepError
 from common.metrics import Target
+from common.ports import address_of
 from common.process_identity import ProcessIdentity
 from deploy.conductor.messages import Event
 from deploy.ray_endings import Endings
@@ -60,8 +61,15 @@ class Process:
         """Where to scrape it; None before it has started, and where nothing is served."""
         if self.presence is None or not self.presence.metrics_port:
             return None
-        address = f"{self.presence.metrics_host}:{self.presence.metrics_port}"
-        return Target(role=self.role, index=self.index, lease=self.lease, address=address, run=run)
+        return Target(
+            role=self.role,
+            index=self.index,
+            lease=self.lease,
+            address=address_of(self.presence.metrics_host, self.presence.metrics_port),
+            run=run,
+            host=self.presence.identity.host,
+            pid=self.presence.identity.pid,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -28,6 +28,7 @@ from common.clock import NS_PER_S, Clock, MonotonicClock
 from common.errors import RunFailedError
 from common.fragment import FragmentSummary
 from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, PortRange, Registry, new_registry, serve
+from common.ports import reachable_host
 from common.process import GarbageCollector, die_with_parent, keep_freed_memory
 from common.process_identity import Liveness, ProcessIdentity
 from deploy.compose import ACTOR_THREADS
@@ -71,7 +72,7 @@ class Presence:
 
     Attributes:
         identity: which process it is.
-        metrics_host, metrics_port: where it can be scraped; port 0 is nowhere.
+        metrics_host, metrics_port: where others can scrape it; port 0 is nowhere.
     """
 
     identity: ProcessIdentity
@@ -116,7 +117,8 @@ def start_serving(setup: ProcessSetup, registry: Registry, who: str) -> tuple[Pr
     if not setup.metrics_host:
         return Presence(identity=identity, metrics_host="", metrics_port=0), None
     server = serve(registry, host=setup.metrics_host, ports=setup.metrics_ports, who=who)
-    return Presence(identity=identity, metrics_host=setup.metrics_host, metrics_port=server.port), server
+    host = reachable_host(setup.metrics_host)
+    return Presence(identity=identity, metrics_host=host, metrics_port=server.port), server
 
 
 class ActorProcess:

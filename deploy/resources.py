@@ -14,6 +14,7 @@ from typing import Any
 
 from common.clock import Clock, MonotonicClock
 from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, Registry, Target, new_registry, serve
+from common.ports import address_of, reachable_host
 from common.process_identity import ProcessIdentity
 from deploy.compose import Composition, num_frames
 from deploy.config import RunConfig
@@ -70,7 +71,7 @@ def claimed(config: RunConfig, display: Display | None, stop: StopFlag | None, *
                 who=f"driver of {who}",
             )
             stack.callback(session.server.close)
-            session.listening = f"{config.metrics.host}:{session.server.port}"
+            session.listening = address_of(reachable_host(config.metrics.host), session.server.port)
         yield session
 
 
@@ -126,8 +127,18 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
 def _used(session: Session, composition: Composition, engine: Engine) -> Iterator[Engine]:
     session.engine = engine
     if session.listening:
-        own = Target(role="driver", index=0, lease=session.lease, address=session.listening, run=composition.run)
-        session.own_target = (own,)
+        own = ProcessIdentity.current()
+        session.own_target = (
+            Target(
+                role="driver",
+                index=0,
+                lease=session.lease,
+                address=session.listening,
+                run=composition.run,
+                host=own.host,
+                pid=own.pid,
+            ),
+        )
     try:
         yield engine
     finally:

@@ -1,6 +1,6 @@
 """Where a run can be watched: its driver writes that into the record, and who wants to look on reads it there.
 
-    driver ──► event SERVING {address, lease} ──► driver_address(registry, run) ──► /metrics and /targets of the driver
+driver ──► event SERVING {address, lease} ──► driver_address(registry, run) ──► /metrics and /targets of the driver
 """
 
 from __future__ import annotations

@@ -75,7 +75,15 @@ def free_ports(count: int) -> int:
 
 
 def target(index: int) -> Target:
-    return Target(role="actor", index=index, lease=f"lease{index}", address=f"10.0.0.{index}:9100", run="r-1")
+    return Target(
+        role="actor",
+        index=index,
+        lease=f"lease{index}",
+        address=f"10.0.0.{index}:9100",
+        run="r-1",
+        host=f"node-{index}",
+        pid=100 + index,
+    )
 
 
 # ---- routes ----------------------------------------------------------------------------------------------------------
@@ -118,7 +126,14 @@ def test_targets_are_what_is_alive_now(registry: Registry) -> None:
     with serve(registry, ports=ANY_PORT, targets=lambda: list(alive), who="driver") as server:
         status, headers, body = get(server.port, "/targets")
         assert (status, headers["Content-Type"]) == (200, "application/json")
-        labels = {"instance": "actor-1-lease1", "role": "actor", "index": "1", "run": "r-1"}
+        labels = {
+            "instance": "actor-1-lease1",
+            "role": "actor",
+            "index": "1",
+            "run": "r-1",
+            "__meta_truestep_host": "node-1",
+            "__meta_truestep_pid": "101",
+        }
         assert json.loads(body)[1] == {"targets": ["10.0.0.1:9100"], "labels": labels}
         del alive[1]
         assert [entry["labels"]["index"] for entry in json.loads(get(server.port, "/targets")[2])] == ["0"]
