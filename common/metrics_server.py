@@ -3,6 +3,7 @@
     /metrics    the registry as text, gzip if asked
     /targets    Prometheus HTTP service discovery: every process of the run (driver only)
     /healthz    200 or 503
+    ...         pages of its caller's, as common.profile_pages
 
 loop     consumes       produces             waits for        unblocked by
 accept   connections    a thread for each    a connection     close()
@@ -22,7 +23,7 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
@@ -104,6 +105,23 @@ class Response:
     encoding: str = ""
 
 
+class Pages(Protocol):
+    """What a server serves besides; the CPU time of it is no cost of metrics."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Of all pages."""
+        ...
+
+    def answer(self, path: str, query: str) -> Response:
+        """The page at one of `paths`; called from a thread of the request's own."""
+        ...
+
+    def close(self) -> None:
+        """The server is being closed: end what is under way."""
+        ...
+
+
 class MetricsServer:
     """A running server; `serve` makes it. A context manager that closes."""
 
@@ -129,6 +147,7 @@ class MetricsServer:
         if self._wake[0].fileno() < 0:
             return
         deadline = Deadline(MonotonicClock(), CLOSE_TIMEOUT_S)
+        self._http.answers.close()
         self._wake[0].send(b"x")
         self._thread.join(deadline.remaining_s())
         self._http.server_close()
@@ -147,6 +166,7 @@ def serve(
     ports: PortRange,
     targets: Callable[[], list[Target]] | None = None,
     healthy: Callable[[], bool] | None = None,
+    pages: Pages | None = None,
     who: str,
 ) -> MetricsServer:
     """Serve `registry` on the first free port of `ports`; listening on return.
@@ -157,12 +177,13 @@ def serve(
         ports: where.
         targets: live processes at the moment of the call, from any thread; None serves no `/targets`.
         healthy: likewise; None is always healthy.
+        pages: served besides.
         who: whose metrics they are, for errors, the log and thread names.
 
     Raises:
         OutputError: no port of `ports` can be had; names the port, and its holder where that can be seen.
     """
-    http = _bind(host, ports, _Answers(registry, targets, healthy, who), who)
+    http = _bind(host, ports, _Answers(registry, targets, healthy, pages, who), who)
     wake = socket.socketpair()
     thread = threading.Thread(target=_accept, args=(http, wake[1]), name=f"metrics of {who}", daemon=True)
     server = MetricsServer(http, wake, thread)
@@ -178,18 +199,30 @@ class _Answers:
         registry: Scrapable,
         targets: Callable[[], list[Target]] | None,
         healthy: Callable[[], bool] | None,
+        pages: Pages | None,
         who: str,
     ) -> None:
         self._registry = registry
         self._targets = targets
         self._healthy = healthy
+        self._pages = pages
         self._who = who
 
+    def close(self) -> None:
+        """End answers that take their time."""
+        if self._pages is not None:
+            self._pages.close()
+
     def answer(self, path: str, headers: Message) -> Response:
-        """Never raises. The CPU time it took is the registry's to account for."""
+        """Never raises. The CPU time it took is the registry's to account for, but for that of pages."""
         start_ns = thread_cpu_ns()
+        name, _, query = path.partition("?")
         try:
-            return self._route(path.partition("?")[0], headers)
+            if self._pages is not None and name in self._pages.paths:
+                response = self._pages.answer(name, query)
+                start_ns = thread_cpu_ns()
+                return response
+            return self._route(name, headers)
         except Exception:
             logger.exception("metrics of %s: %s could not be answered", self._who, path)
             return Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=b"failed; the log of the process says why\n")
@@ -204,8 +237,9 @@ class _Answers:
         if path == "/targets" and self._targets is not None:
             body = json.dumps([target.to_json() for target in self._targets()]).encode()
             return Response(status=HTTPStatus.OK, body=body, content_type="application/json")
-        known = "/metrics /healthz" if self._targets is None else "/metrics /targets /healthz"
-        return Response(status=HTTPStatus.NOT_FOUND, body=f"{self._who} serves {known}\n".encode())
+        known = ["/metrics", *([] if self._targets is None else ["/targets"]), "/healthz"]
+        known += [] if self._pages is None else self._pages.paths
+        return Response(status=HTTPStatus.NOT_FOUND, body=f"{self._who} serves {' '.join(known)}\n".encode())
 
     def _metrics(self, headers: Message) -> Response:
         text, content_type = self._registry.render(headers.get("Accept", ""))
