@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,11 @@ from deploy.conductor.messages import (
     RollBack,
     WriteCheckpoint,
 )
+from deploy.harvest import Harvest
 
 FLUSH_EVERY_S = 1.0
 ACCOUNTS = "ACCOUNTS"  # kind of the event that holds the accounts at the end of driving
+DRIVING = "DRIVING"  # kind of the event that begins a driving: ties this clock to `seconds_driving` of the updates
 
 
 class Record:
@@ -44,7 +45,7 @@ class Record:
         self._flushed_ns = self._start_ns
         self._rows: list[UpdateRecord] = []
         self._fragments: list[LedgerFragment] = []
-        self._returns: list[float] = []
+        self._harvest = Harvest()
         self._facts_noted: set[str] = set()
         self._version = 0
         self._starved = 0
@@ -55,11 +56,15 @@ class Record:
         """Seconds of driving so far, over all resumes, on the monotonic clock."""
         return self._wall_before_s + (self._clock.now_ns() - self._start_ns) / NS_PER_S
 
+    def begin(self) -> None:
+        """Driving begins: how many seconds of it there were before, so that events can be placed among the updates."""
+        self._registry.record_event(self._run, DRIVING, {"driving_s": round(self.wall_s, 3)})
+
     def observe(self, event: Event, conductor: Conductor) -> None:
         """Take an event that the conductor has taken in."""
         match event:
             case FragmentMade():
-                self._returns.extend(event.summary.episode_returns)
+                self._harvest.add(event.summary)
             case EvaluationMade(result=EvaluationResult() as result) if not self._is_given_up(event.update, result):
                 self.flush()
                 self._registry.record_evaluation(evaluation_record(self._run, event.update, result))
@@ -75,7 +80,7 @@ class Record:
         """Take an update that every rank of the group agreed on; the conductor stands right behind it."""
         self._rows.append(self._update_record(command, conductor))
         self._fragments += command.ledger
-        self._returns.clear()
+        self._harvest.clear()
         if (self._clock.now_ns() - self._flushed_ns) / NS_PER_S >= FLUSH_EVERY_S:
             self.flush()
 
@@ -86,7 +91,7 @@ class Record:
         the rest of the record. The other way round it would go on from a checkpoint that was given up.
         """
         self.flush()
-        self._returns.clear()
+        self._harvest.clear()
         self._given_up.append((command.update, self._version))
         self._store.discard_after(command.update)
         self._registry.roll_back(self._run, command.update, term=command.term, reason=command.reason)
@@ -122,7 +127,6 @@ class Record:
 
     def _update_record(self, command: RecordUpdate, conductor: Conductor) -> UpdateRecord:
         report, accounts = command.report, conductor.accounts
-        mean_return = float(np.mean(self._returns)) if self._returns else math.nan
         statistics: dict[str, float] = {
             **report.statistics,
             **{f"seconds_{phase}": seconds for phase, seconds in report.seconds.items()},
@@ -130,7 +134,8 @@ class Record:
             "verified_steps": report.sync.verified_steps,
             "reduced_bytes": report.sync.reduced_bytes,
             "learning_rate": report.learning_rate,
-            "episode_return": mean_return,
+            "seconds_driving": round(self.wall_s, 3),
+            **self._harvest.statistics(),
             **self._flow_statistics(conductor),
         }
         return UpdateRecord(

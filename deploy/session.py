@@ -284,11 +284,13 @@ def _run(
     metrics.set_run(run=run, env=config.env.id, algo=config.algo)
     writer = CheckpointWriter(lambda cut: save_cut(store, cut, engine), clock, deadline_s=config.deadlines.checkpoint_s)
     writer.start()
+    record = Record(registry, store, run, clock, wall_before_s=before_s)
+    record.begin()
     driver = Driver(
         conductor,
         engine,
         writer,
-        Record(registry, store, run, clock, wall_before_s=before_s),
+        record,
         watch,
         clock,
         session.stop,

@@ -10,11 +10,12 @@ import pytest
 
 from actors.evaluate import EvaluationResult
 from common.checkpoints import CheckpointStore
-from common.clock import ManualClock
+from common.clock import NS_PER_S, ManualClock
 from common.errors import RegistryError
 from common.runs import ROLLBACK_EVENT, STARVED, RunRegistry
-from deploy.conductor.messages import CheckpointWritten, EvaluationMade, Note, RollBack
-from deploy.record import FLUSH_EVERY_S, Record
+from deploy.conductor.messages import CheckpointWritten, EvaluationMade, FragmentMade, Note, RollBack
+from deploy.record import DRIVING, FLUSH_EVERY_S, Record
+from tests.deploy.simulation import summary_of
 from tests.deploy.standing import Standing, committed, flow
 
 
@@ -57,6 +58,12 @@ def checkpoint(record: Record, standing: Standing, store: CheckpointStore) -> No
     record.observe(written, standing.conductor)
 
 
+def fragment_made(*returns: float) -> FragmentMade:
+    """A fragment in which episodes of these returns ended; 3 s of work."""
+    seconds = {"start_ns": 5 * NS_PER_S, "end_ns": 8 * NS_PER_S, "env_ns": NS_PER_S, "policy_ns": NS_PER_S // 2}
+    return FragmentMade(summary=summary_of(episode_returns=returns, **seconds), frame=None)
+
+
 def evaluated(update: int, version: int) -> EvaluationMade:
     result = EvaluationResult(version=version, returns=(1.0, 3.0), lengths=(1, 3), unfinished=0)
     return EvaluationMade(update=update, final=False, result=result)
@@ -81,7 +88,48 @@ def test_a_committed_update_is_recorded_with_its_digests_and_what_sync_cost(
         "verified_steps": 15.0,
         "reduced_bytes": 4096.0,
         "learning_rate": 0.001,
+        "seconds_driving": 0.0,
+        "seconds_collect": 0.0,
+        "seconds_env": 0.0,
+        "seconds_policy": 0.0,
+        "episodes": 0.0,
     }
+
+
+def test_an_update_says_what_actors_brought_since_the_one_before(record: Record, registry: RunRegistry) -> None:
+    """Returns with their spread and the seconds of all fragments that came; the next update begins from nothing."""
+    standing = Standing()
+    record.observe(fragment_made(1.0, 4.0), standing.conductor)
+    record.observe(fragment_made(1.0), standing.conductor)
+    commit(record, standing, 0)
+    commit(record, standing, 1)
+    record.flush()
+    first, second = (row.statistics for row in registry.updates("r"))
+    assert (first["episodes"], first["episode_return"]) == (3.0, 2.0)
+    assert (first["episode_return_min"], first["episode_return_max"]) == (1.0, 4.0)
+    assert first["episode_return_std"] == pytest.approx(2**0.5, rel=1e-5)
+    assert (first["seconds_collect"], first["seconds_env"], first["seconds_policy"]) == (6.0, 2.0, 1.0)
+    assert (second["episodes"], second["seconds_collect"]) == (0.0, 0.0)
+    assert np.isnan(second["episode_return"]) and "episode_return_std" not in second
+
+
+def test_events_and_updates_can_be_placed_on_one_axis(
+    tmp_path: Path, store: CheckpointStore, clock: ManualClock
+) -> None:
+    """A driving begins with its seconds so far, read together with the clock; every update tells its own."""
+    with RunRegistry.open(tmp_path / "own.sqlite", clock=clock) as registry:
+        registry.create_run(run="r", env="e", algo="ppo", seed=0, engine="ray", config={}, facts={}, out="o")
+        record = Record(registry, store, "r", clock, wall_before_s=100.0)
+        clock.advance(1.5)
+        record.begin()
+        begun_ns = clock.now_ns()
+        clock.advance(0.5)
+        commit(record, Standing(), 0)
+        record.flush()
+        (begun,) = registry.events("r")
+        assert (begun.kind, begun.data) == (DRIVING, {"driving_s": 101.5})
+        assert (begun.monotonic_ns, begun.clock_id) == (begun_ns, clock.clock_id)
+        assert registry.updates("r")[-1].statistics["seconds_driving"] == 102.0
 
 
 def test_each_update_says_whether_the_learner_starved_before_it(record: Record, registry: RunRegistry) -> None:
@@ -151,9 +199,9 @@ def test_returns_of_fragments_that_were_given_up_are_in_no_update(record: Record
     """The mean return of an update is of the episodes that ended since the one before it, in this term."""
     standing = Standing()
     commit(record, standing, 0)
-    record._returns.append(500.0)
+    record.observe(fragment_made(500.0), standing.conductor)
     record.roll_back(RollBack(update=1, term=1, reason="why"))
-    record._returns.append(20.0)
+    record.observe(fragment_made(20.0), standing.conductor)
     commit(record, standing, 1)
     record.flush()
     assert registry.updates("r")[-1].statistics["episode_return"] == 20.0
