@@ -44,6 +44,7 @@ class RolloutReport:
         episode_lengths: their transitions.
         policy_ns: spent in the policy.
         env_ns: spent in the environments.
+        ticks: steps of all lanes.
     """
 
     num_valid: int
@@ -52,6 +53,7 @@ class RolloutReport:
     episode_lengths: tuple[int, ...]
     policy_ns: int
     env_ns: int
+    ticks: int
 
 
 class Rollout:
@@ -89,6 +91,7 @@ class Rollout:
         """Fill all rows of the buffer; `noise` is [T, B, *noise_shape]."""
         self._episodes.begin_fragment()
         self._policy_ns = self._env_ns = 0
+        ticks_before = self._ticks
         if self._recurrent:
             self._buffer.core_state[...] = self._policy.state()
         if self._lanes.aligned:
@@ -106,6 +109,7 @@ class Rollout:
             episode_lengths=lengths,
             policy_ns=self._policy_ns,
             env_ns=self._env_ns,
+            ticks=self._ticks - ticks_before,
         )
 
     def _fill_aligned(self, noise: NDArray[np.float32]) -> None:

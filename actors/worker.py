@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from common.nets import NetConfig
 from common.normalize import ProcessingConfig, RunningReturns
 from common.process import GarbageCollector
 from common.rng import GlobalGenerators, Purpose, Role, Streams, generator_state, set_generator_state
+from common.stint import Stint, StintMeter
 from common.wire import pack_plain, unpack_plain
 
 SNAPSHOT_SCHEMA = 1
@@ -108,6 +109,7 @@ class ActorWorker:
         self._clock = clock
         self._streams = Streams(config.seed)
         self._collector = GarbageCollector(clock)
+        self._stints = StintMeter(clock)
         self._watchdog = Watchdog(clock, Path(config.fault_report), who=config.who) if config.fault_report else None
         self._sequence = 0
 
@@ -178,6 +180,7 @@ class ActorWorker:
         Raises:
             WireError: damaged weights, or those of another version than ordered.
         """
+        self._stints.begin()
         if order.version is None:
             self._policy.swap()
         elif self._policy.version != order.version:
@@ -191,7 +194,8 @@ class ActorWorker:
         header = self._header(order, report, start_ns, end_ns)
         frame = self._buffer.seal(header)
         self._sequence += 1
-        return frame, _summary(header, report, frame.nbytes, pause_ns, self._buffer.digest())
+        summary = _summary(header, report, frame.nbytes, pause_ns, self._buffer.digest())
+        return frame, _with_cost(summary, self._stints.end())
 
     def _check_version(self, order: CollectOrder) -> None:
         """A fragment must not bear a version that did not make it."""
@@ -330,6 +334,17 @@ def _summary(
         env_ns=report.env_ns,
         gc_pause_ns=(pause_ns,) if pause_ns else (),
         digest=digest,
+        ticks=report.ticks,
+    )
+
+
+def _with_cost(summary: FragmentSummary, stint: Stint) -> FragmentSummary:
+    return replace(
+        summary,
+        waited_ns=stint.waited_ns,
+        cpu_ns=stint.cpu_ns,
+        delay_ns=stint.delay_ns,
+        major_faults=stint.major_faults,
     )
 
 

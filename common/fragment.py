@@ -24,7 +24,7 @@ On the wire a fragment is a frame of `common.frames`, filled in place by the act
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -154,6 +154,8 @@ class FragmentSummary:
         gc_pause_ns: each pause of the garbage collector while collecting.
         digest: of the arrays, without the header: the same whenever the same fragment is made again.
         metrics_port: where the actor serves `/metrics`; 0 if it does not.
+        ticks: steps of all lanes.
+        waited_ns, cpu_ns, delay_ns, major_faults: of the actor's `Stint` for it: no part of what it is.
     """
 
     actor: int
@@ -175,6 +177,11 @@ class FragmentSummary:
     gc_pause_ns: tuple[int, ...]
     metrics_port: int = 0
     digest: int = 0
+    ticks: int = 0
+    waited_ns: int = field(default=0, compare=False)
+    cpu_ns: int = field(default=0, compare=False)
+    delay_ns: int = field(default=0, compare=False)
+    major_faults: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from common.input_stage import InputStage
 from common.nets import ActorCritic, make_actor_critic
 from common.parameters import FlatParameters
 from common.rng import Purpose, Role, Streams
+from common.stint import StintMeter
 from common.weights import WeightsHeader, encode_weights, parameter_digest
 from common.wire import pack_plain
 from learner.algorithms.making import Algorithm, make_algorithm, target_interval
@@ -77,6 +78,7 @@ class LearnerRank:
         self._replica = Replica(self._parameters, self._optimiser, self._target, statistics)
         self._tamper: Tamper = Saboteur(faults, clock) if faults else Untouched()
         self._intake = Intake(config.run, config.layout, max_lag=config.max_lag)
+        self._stints = StintMeter(clock)
         self._meeting: Meeting | None = None
         self._group: Group | None = None
         self._algorithm: Algorithm | None = None
@@ -185,6 +187,13 @@ class LearnerRank:
             is MADE everything is as it was before; a failed collective is a status, no exception. After any exception
             everything is as before too, and the group has been left, so that nobody waits for this rank.
         """
+        self._stints.begin()
+        report, document = self._update(order, documents, audited_documents)
+        return replace(report, stint=self._stints.end()), document
+
+    def _update(
+        self, order: UpdateOrder, documents: Sequence[Any], audited_documents: Sequence[Any]
+    ) -> tuple[UpdateReport, NDArray[np.uint8] | None]:
         if order.update != self._updates:
             return self._not_made(order, OrderStatus.OUT_OF_STEP, SyncReport()), None
         if self._group is None or self._algorithm is None:

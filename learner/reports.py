@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from common.stint import Stint
+
 
 class OrderStatus(StrEnum):
     """What became of an order on one rank."""
@@ -170,6 +172,7 @@ class UpdateReport:
         seconds: where the time went, by phase.
         sync: what verification came to.
         stop_asked: name of the signal by which somebody asked this process to end; "" if nobody did.
+        stint: what the order cost this rank's thread, its wait for the order included.
     """
 
     rank: int = 0
@@ -193,6 +196,7 @@ class UpdateReport:
     seconds: dict[str, float] = field(default_factory=dict)
     sync: SyncReport = field(default_factory=SyncReport)
     stop_asked: str = ""
+    stint: Stint = field(default_factory=Stint, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
