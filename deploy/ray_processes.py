@@ -31,6 +31,8 @@ from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, PortRang
 from common.ports import reachable_host
 from common.process import GarbageCollector, die_with_parent, keep_freed_memory
 from common.process_identity import Liveness, ProcessIdentity
+from common.profile_pages import ProfilePages
+from common.profiling import name_this_thread
 from deploy.compose import ACTOR_THREADS
 from deploy.drill_border import Border
 from deploy.drill_faults import Drill
@@ -39,6 +41,7 @@ from deploy.ranks import NotMet, join, observe
 from learner.rank import LearnerRank, RankConfig
 from learner.reports import Formation, Standing, UpdateOrder, UpdateReport
 from learner.state import InitialWeights, LearnerState
+from learner.tracing import UpdateTracer
 
 DRIVER_CHECK_S = 1.0
 
@@ -111,12 +114,15 @@ def _end_with_driver(driver: ProcessIdentity, clock: Clock) -> None:
     os._exit(0)
 
 
-def start_serving(setup: ProcessSetup, registry: Registry, who: str) -> tuple[Presence, MetricsServer | None]:
-    """Serve `/metrics`, if the run wants it."""
+def start_serving(
+    setup: ProcessSetup, registry: Registry, who: str, clock: Clock, *, tracer: UpdateTracer | None = None
+) -> tuple[Presence, MetricsServer | None]:
+    """Serve `/metrics` and profiles of this process, if the run wants it."""
     identity = ProcessIdentity.current()
     if not setup.metrics_host:
         return Presence(identity=identity, metrics_host="", metrics_port=0), None
-    server = serve(registry, host=setup.metrics_host, ports=setup.metrics_ports, who=who)
+    pages = ProfilePages(who, clock, tracer=tracer)
+    server = serve(registry, host=setup.metrics_host, ports=setup.metrics_ports, pages=pages, who=who)
     host = reachable_host(setup.metrics_host)
     return Presence(identity=identity, metrics_host=host, metrics_port=server.port), server
 
@@ -137,7 +143,8 @@ class ActorProcess:
         self._metrics = ActorMetrics(registry)
         self._worker = ActorWorker(self._config, self._evaluation, clock)
         facts = self._worker.start(snapshot)
-        presence, self._server = start_serving(self._setup, registry, self._config.who)
+        presence, self._server = start_serving(self._setup, registry, self._config.who, clock)
+        name_this_thread(self._config.who)
         return facts, presence
 
     @ray.method(concurrency_group="control")
@@ -190,7 +197,10 @@ class RankProcess:
         self._metrics = LearnerMetrics(registry)
         faults = self._setup.drill.of_rank(self._index)
         self._rank = LearnerRank(self._config, clock, rank=self._index, faults=faults)
-        presence, self._server = start_serving(self._setup, registry, f"learner rank {self._index}")
+        who = f"learner rank {self._index}"
+        self._tracer = UpdateTracer(clock)
+        presence, self._server = start_serving(self._setup, registry, who, clock, tracer=self._tracer)
+        name_this_thread(who)
         self._collector = GarbageCollector(clock)
         self._collector.freeze()
         self._note_sigterm()
@@ -238,7 +248,8 @@ class RankProcess:
         """
         self._note_sigterm()
         share = self._border.let_in(order, frames[:num_frames], self._clock)
-        report, document = self._rank.update(order, share, frames[num_frames:])
+        with self._tracer.update():
+            report, document = self._rank.update(order, share, frames[num_frames:])
         observe(self._metrics, report)
         self._collector.collect()  # between updates, never inside one
         return document, (replace(report, stop_asked=self._stop_asked), document is not None)

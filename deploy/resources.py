@@ -16,6 +16,7 @@ from common.clock import Clock, MonotonicClock
 from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, Registry, Target, new_registry, serve
 from common.ports import address_of, reachable_host
 from common.process_identity import ProcessIdentity
+from common.profile_pages import ProfilePages
 from deploy.compose import Composition, num_frames
 from deploy.config import RunConfig
 from deploy.display import Display, Silent
@@ -68,6 +69,7 @@ def claimed(config: RunConfig, display: Display | None, stop: StopFlag | None, *
                 host=config.metrics.host,
                 ports=config.metrics.driver_ports(),
                 targets=session.targets,
+                pages=ProfilePages(f"driver of {who}", session.clock),
                 who=f"driver of {who}",
             )
             stack.callback(session.server.close)
