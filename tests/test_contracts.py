@@ -40,6 +40,8 @@ OWNERS = {  # module or name: the only files that may use it
     "pydantic": ("deploy/*",),
     "tyro": ("deploy/*",),
     "rich": ("deploy/*",),
+    "grafana_foundation_sdk": ("deploy/grafana/*",),
+    "yaml": ("deploy/prometheus/*",),
     "pickle": (),
     "torch.load": (),
     "torch.save": (),

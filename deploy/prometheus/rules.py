@@ -1,0 +1,61 @@
+"""The alerts as the rule file that Prometheus loads, and as a table for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from deploy.grafana.boards import BOARDS
+from deploy.grafana.boards.board import Board
+from deploy.prometheus.alerts import ALERTS, Alert
+from deploy.prometheus.queries.query import Query
+
+HEAD = """\
+# The alerts of truestep. Made from deploy/prometheus/alerts.py by `python -m deploy.prometheus`: edit there.
+# dashboard_url and runbook_url are paths of the Grafana of deploy/docker/compose.yaml; pages: deploy/runbooks/.
+"""
+
+
+def rule_file() -> str:
+    """The text of deploy/prometheus/alerts.yaml."""
+    groups = [{"name": "truestep", "rules": [_rule(alert) for alert in ALERTS]}]
+    return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, width=100, allow_unicode=True)
+
+
+def markdown_table() -> str:
+    """The alerts as the Markdown table of docs/watching.md."""
+    lines = ["| alert | severity | fires when | for | look at |", "| --- | --- | --- | --- | --- |"]
+    for alert in ALERTS:
+        page = f"[{alert.name}](../deploy/runbooks/{alert.name}.md)"
+        expression = alert.expression.replace("|", "\\|")
+        lines.append(f"| {page} | {alert.severity} | `{expression}` | {alert.hold} | {board_of(alert.query).title} |")
+    return "\n".join(lines)
+
+
+def board_of(query: Query) -> Board:
+    """The first board that draws `query`.
+
+    Raises:
+        LookupError: none does; whoever is alerted has to be able to see what was watched.
+    """
+    for board in BOARDS:
+        if any(query in panel.queries for panel in board.panels):
+            return board
+    raise LookupError(f"no board draws the query {query.promql!r}")
+
+
+def _rule(alert: Alert) -> dict[str, Any]:
+    board = board_of(alert.query)
+    return {
+        "alert": alert.name,
+        "expr": alert.expression,
+        "for": alert.hold,
+        "labels": {"severity": alert.severity.value},
+        "annotations": {
+            "summary": alert.summary,
+            "description": alert.description,
+            "dashboard_url": f"/d/{board.uid}?var-run={{{{ $labels.run | urlquery }}}}",
+            "runbook_url": alert.runbook_url,
+        },
+    }
