@@ -189,7 +189,32 @@ class CheckEnv:
     json: Json = False
 
 
-Command = Train | Resume | Evaluate | Runs | Show | Compare | Reproduce | Replay | Drill | CheckEnv
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Show what a process of a live run is doing, without stopping it: flame graph, stacks, torch trace or memory."""
+
+    run: RunName
+    process: str
+    """driver, actor-N or learner-N (rank-N is the same), as the driver lists them."""
+    kind: Literal["flame", "stacks", "torch", "memory"] = "flame"
+    """flame: where the time goes. stacks: all threads, now. torch: a trace of a learner's updates. memory: what is
+    allocated and kept."""
+    seconds: float = 10.0
+    """How long to look, up to 300."""
+    rate: float = 100.0
+    """Samples a second of a flame graph."""
+    idle: bool = False
+    """Count threads that wait, too: for environments that sleep or wait for something else."""
+    sampler: Literal["auto", "py-spy", "inside"] = "auto"
+    """py-spy: from outside, on the process's machine. inside: by a thread of the process. auto: py-spy if it can."""
+    output: Path | None = None
+    """File to write; made from run, process and kind if not given. Text goes to the terminal."""
+    address: str = ""
+    """host:port of the driver, for a run whose record is not on this machine."""
+    out: Out = Path("runs")
+
+
+Command = Train | Resume | Evaluate | Runs | Show | Compare | Reproduce | Replay | Drill | CheckEnv | Profile
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -205,6 +230,7 @@ def main(arguments: list[str] | None = None) -> None:
         "replay": Replay,
         "drill": Drill,
         "check": CheckEnv,
+        "profile": Profile,
     }
     command = tyro.extras.subcommand_cli_from_dict(commands, prog="truestep", description=__doc__, args=arguments)
     sys.exit(run_command(command))

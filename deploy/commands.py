@@ -24,6 +24,7 @@ from deploy.drill import DrillResult, run_drills
 from deploy.drills import DRILLS, DrillPlan, named
 from deploy.evaluation import evaluate_run
 from deploy.outputs import open_registry
+from deploy.profiling.command import profile
 from deploy.replay import replay
 from deploy.replayed import replayed_lines
 from deploy.report import report_lines, run_report, run_row
@@ -58,6 +59,8 @@ def carry_out(command: cli.Command) -> int:
             return _drill(command)
         case cli.CheckEnv():
             return check_environment(command)
+        case cli.Profile():
+            return profile(command)
         case other:
             assert_never(other)
 
