@@ -17,8 +17,9 @@ EngineCommand = RankCommand | ActorCommand
 
 
 def breach_of(error: BaseException | None) -> ContractError | None:
-    """The broken contract behind the loss of an actor, for the conductor to weigh. A number that the run is told to stop
-    at is none: it ends the run whoever has met it.
+    """The broken contract behind the loss of an actor, for the conductor to weigh.
+
+    A number that the run is told to stop at is none: it ends the run whoever has met it.
     """
     return error if isinstance(error, ContractError) and not isinstance(error, NonFiniteError) else None
 

@@ -31,7 +31,7 @@ from deploy.conductor.messages import (
 )
 from deploy.engines import breach_of
 from deploy.ray_calls import Call, Failure, Process, Processes, outcome_of
-from deploy.ray_launch import has_free_cpu
+from deploy.ray_resources import has_free_cpu
 from deploy.ray_processes import ActorProcess, ProcessSetup
 
 CLOSE_S = 10.0

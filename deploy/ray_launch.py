@@ -11,6 +11,7 @@ from secrets import token_hex
 import ray
 
 from common.errors import OutputError, RunFailedError
+from deploy.ray_resources import check_cpus
 
 MIN_OBJECT_STORE_BYTES = 256 * 2**20
 CONNECT_S = 5.0
@@ -26,7 +27,7 @@ def connect(*, num_processes: int, num_spare: int = 0, object_store_bytes: int) 
         RunFailedError: the cluster cannot be reached or started, or has too few CPUs.
     """
     if ray.is_initialized():
-        _check_cluster(num_processes)
+        check_cpus(num_processes)
         return False
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # ours are handled, or their process was given up
     address = os.environ.get("RAY_ADDRESS", "")
@@ -43,7 +44,7 @@ def connect(*, num_processes: int, num_spare: int = 0, object_store_bytes: int) 
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         raise RunFailedError(f"{where} cannot be used", got=error, fix="see the logs of the Ray session") from error
     if address:
-        _check_cluster(num_processes)
+        check_cpus(num_processes)
     return not address
 
 
@@ -51,8 +52,7 @@ def _start_embedded(num_cpus: int, object_store_bytes: int) -> None:
     """With a token of its own: Ray's ports listen on every address of the machine, whoever may reach them.
 
     RAY_AUTH_MODE is left to Ray, which switches tokens on unless the user has said otherwise; a token in the
-    environment
-    keeps it from writing one into the home directory of the user.
+    environment keeps it from writing one into the home directory of the user.
     """
     if os.environ.get("RAY_AUTH_MODE", "token") == "token":
         os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
@@ -81,39 +81,6 @@ def _check_reachable(address: str) -> None:
             allowed="host:port of a running head node",
             fix="start the cluster, or unset RAY_ADDRESS to have Ray embedded",
         ) from None
-
-
-def _check_cluster(num_processes: int) -> None:
-    available = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
-    if available < num_processes:
-        raise OutputError(
-            "the Ray cluster is too small",
-            got=f"{available} CPUs",
-            allowed=f"at least {num_processes}: one for each actor and one for each learner rank",
-            fix="use fewer --actors or --learners",
-        )
-
-
-def has_free_cpu() -> bool:
-    """Whether the cluster has a CPU that is nobody's: one more of our processes would be given its place."""
-    return bool(ray.available_resources().get("CPU", 0.0) >= 1.0)  # type: ignore[no-untyped-call]
-
-
-def gpus_of_a_rank(device: str, num_ranks: int) -> int:
-    """1 where every learner rank can have a GPU of its own, else 0: ranks of one group compute on equal devices.
-
-    Raises:
-        OutputError: `device` is "cuda", and the cluster has fewer GPUs than ranks.
-    """
-    available = int(ray.cluster_resources().get("GPU", 0))  # type: ignore[no-untyped-call]
-    if device == "cuda" and available < num_ranks:
-        raise OutputError(
-            "the Ray cluster has too few GPUs for learner.device = cuda",
-            got=f"{available} GPUs",
-            allowed=f"at least {num_ranks}: one for each learner rank",
-            fix="use fewer --learners, or learner.device = auto, which falls back to the CPU",
-        )
-    return 1 if device != "cpu" and available >= num_ranks else 0
 
 
 def disconnect() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -13,9 +14,12 @@ from types import FrameType
 from typing import Any
 
 from common.clock import Clock, MonotonicClock
+from common.gpu_watch import Binding, visible_gpus
+from common.harmless import harmless
 from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, Registry, Target, new_registry, serve
 from common.ports import address_of, reachable_host
 from common.process_identity import ProcessIdentity
+from common.process_metrics import ProcessMetrics
 from common.profile_pages import ProfilePages
 from deploy.compose import Composition, num_frames
 from deploy.config import RunConfig
@@ -23,6 +27,7 @@ from deploy.display import Display, Silent
 from deploy.drill_faults import Drill
 from deploy.driver import StopFlag
 from deploy.engines import Engine
+from learner.gpu import gpu_uuid
 
 LOOPBACK = "127.0.0.1"
 
@@ -36,6 +41,7 @@ class Session:
     display: Display
     stop: StopFlag
     metrics: Registry
+    process_metrics: ProcessMetrics
     server: MetricsServer | None
     install_signals: Callable[[], None]
     engine: Engine | None = None
@@ -53,12 +59,15 @@ def claimed(config: RunConfig, display: Display | None, stop: StopFlag | None, *
     """What this process needs to drive a run: the driver's port, and signals that end the run and not the process."""
     stop = stop or StopFlag()
     with ExitStack() as stack:
+        clock, registry = MonotonicClock(), new_registry()
+        process_metrics = ProcessMetrics(registry, clock, who=f"driver of {who}")
         session = Session(
-            clock=MonotonicClock(),
+            clock=clock,
             lease=token_hex(8),
             display=display or Silent(),
             stop=stop,
-            metrics=new_registry(),
+            metrics=registry,
+            process_metrics=stack.enter_context(process_metrics),
             server=None,
             install_signals=stack.enter_context(_signals(stop)),
         )
@@ -70,6 +79,7 @@ def claimed(config: RunConfig, display: Display | None, stop: StopFlag | None, *
                 ports=config.metrics.driver_ports(),
                 targets=session.targets,
                 pages=ProfilePages(f"driver of {who}", session.clock),
+                elsewhere=True,
                 who=f"driver of {who}",
             )
             stack.callback(session.server.close)
@@ -88,15 +98,21 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
     if config.engine == "inline":
         from deploy.inline_engine import InlineEngine
 
+        if uuid := gpu_uuid(config.learner.torch_device()):
+            session.process_metrics.watch_gpu(Binding(computes_on=uuid, assigned=visible_gpus(os.environ)))
         engine: Engine = InlineEngine(
-            composition, session.clock, ActorMetrics(session.metrics), LearnerMetrics(session.metrics)
+            composition,
+            session.clock,
+            harmless(ActorMetrics(session.metrics), who="actors"),
+            harmless(LearnerMetrics(session.metrics), who="the learner"),
         )
         with _used(session, composition, engine):
             yield engine
         return
     from deploy.ray_engine import RayEngine
-    from deploy.ray_launch import connect, disconnect, gpus_of_a_rank
+    from deploy.ray_launch import connect, disconnect
     from deploy.ray_processes import ProcessSetup, source_digests
+    from deploy.ray_resources import gpus_of_a_rank
 
     num_actors, num_ranks = config.actors.bounds[1], config.learner.ranks
     frame_bytes = composition.layout.frame_layout().payload_bytes

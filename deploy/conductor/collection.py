@@ -182,8 +182,10 @@ class Collection:
             yield Note(kind="ACTOR_QUARANTINED", data={"actor": seat.actor, "restarts": seat.restarts})
 
     def verdict_on(self, event: ActorLost) -> ContractError | None:
-        """What ends the run, if an environment broke its contract: with one actor alone, or once a second actor has seen
-        it, the environment is like that, and new processes do not mend it.
+        """What ends the run, if an environment broke its contract.
+
+        With one actor alone, or once a second actor has seen it, the environment is like that: new processes do not
+        mend it.
         """
         if event.breach is None:
             return None
