@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 from actors.env.lanes import Lanes, Tick
 from actors.policy import Policy
+from actors.stopwatch import Stopwatch
 from common.clock import Clock
 from common.compensated import NeumaierSum
 from common.fragment import End, FragmentBuffer
 from common.normalize import RunningReturns
+from common.timings import FragmentTimings
 
 
 class Beat(Protocol):
@@ -82,7 +84,8 @@ class Rollout:
         self._void_broken = void_broken
         self._beat = beat
         self._returns = returns
-        self._episodes = _Episodes(lanes.num_lanes)
+        self._stopwatch = Stopwatch(len(buffer.reward), lanes.num_lanes)
+        self._episodes = _Episodes(lanes.num_lanes, self._stopwatch)
         self._final: dict[str, NDArray[Any]] = {}
         self._final_pending = np.zeros(lanes.num_lanes, dtype=bool)
         self._ticks = 0
@@ -90,6 +93,7 @@ class Rollout:
     def fill(self, noise: NDArray[np.float32]) -> RolloutReport:
         """Fill all rows of the buffer; `noise` is [T, B, *noise_shape]."""
         self._episodes.begin_fragment()
+        self._stopwatch.begin_fragment(self._clock.now_ns())
         self._policy_ns = self._env_ns = 0
         ticks_before = self._ticks
         if self._recurrent:
@@ -147,7 +151,9 @@ class Rollout:
         tick = self._lanes.step(action)
         self._ticks += 1
         self._policy_ns += middle_ns - start_ns
-        self._env_ns += self._clock.now_ns() - middle_ns
+        end_ns = self._clock.now_ns()
+        self._env_ns += end_ns - middle_ns
+        self._stopwatch.tick(middle_ns, end_ns)
         if self._recurrent:
             self._policy.reset(~tick.valid)
         return tick, acted.action
@@ -236,6 +242,10 @@ class Rollout:
         for lane, first in enumerate(row):
             buffer.value[first:, lane] = values[lane]
 
+    def timings(self) -> FragmentTimings:
+        """Of the ticks and episodes of the latest fragment; in no snapshot and no summary."""
+        return self._stopwatch.timings()
+
     def state(self) -> dict[str, Any]:
         """What the loop remembers between fragments, as plain values."""
         return {
@@ -250,6 +260,7 @@ class Rollout:
     def set_state(self, state: dict[str, Any]) -> None:
         """Put back what `state` took."""
         self._episodes.set_state(state["episodes"])
+        self._stopwatch.forget_beginnings()
         self._final = dict(state["final"])
         self._final_pending = state["final_pending"].copy()
         self._ticks = state["ticks"]
@@ -262,7 +273,8 @@ class Rollout:
 class _Episodes:
     """Returns and lengths of the episodes under way, by lane."""
 
-    def __init__(self, num_lanes: int) -> None:
+    def __init__(self, num_lanes: int, stopwatch: Stopwatch) -> None:
+        self._stopwatch = stopwatch
         self._returns = NeumaierSum(num_lanes)
         self._lengths = np.zeros(num_lanes, dtype=np.int64)
         self.first_row = np.zeros(num_lanes, dtype=np.int64)
@@ -283,6 +295,7 @@ class _Episodes:
         lanes = np.flatnonzero(ended)
         values = self._returns.value()
         self._ended.extend((float(values[lane]), int(self._lengths[lane])) for lane in lanes)
+        self._stopwatch.end_episodes(lanes)
         self._returns.clear(ended)
         self._lengths[lanes] = 0
         self.first_row[lanes] = row[lanes] + 1
@@ -291,6 +304,7 @@ class _Episodes:
         """The episode under way on `lane` broke: it counts nowhere."""
         only = np.zeros(len(self._lengths), dtype=bool)
         only[lane] = True
+        self._stopwatch.drop_episode(lane)
         self._returns.clear(only)
         self._lengths[lane] = 0
         self.first_row[lane] = next_row

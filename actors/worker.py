@@ -34,6 +34,7 @@ from common.normalize import ProcessingConfig, RunningReturns
 from common.process import GarbageCollector
 from common.rng import GlobalGenerators, Purpose, Role, Streams, generator_state, set_generator_state
 from common.stint import Stint, StintMeter
+from common.timings import FragmentTimings
 from common.wire import pack_plain, unpack_plain
 
 SNAPSHOT_SCHEMA = 1
@@ -196,6 +197,10 @@ class ActorWorker:
         self._sequence += 1
         summary = _summary(header, report, frame.nbytes, pause_ns, self._buffer.digest())
         return frame, _with_cost(summary, self._stints.end())
+
+    def timings(self) -> FragmentTimings:
+        """How long ticks and episodes of the latest fragment took, for this process's metrics."""
+        return self._rollout.timings()
 
     def _check_version(self, order: CollectOrder) -> None:
         """A fragment must not bear a version that did not make it."""

@@ -180,6 +180,26 @@ DRIVER_CHECKPOINT_SECONDS = Metric(
     help="Time to write one checkpoint, failed ones included.",
     buckets=CHECKPOINT_BUCKETS,
 )
+DRIVER_COMMIT_AGE = Metric(
+    name="truestep_driver_last_commit_age_seconds",
+    kind=Kind.GAUGE,
+    help="Since an update was committed last, as of the scrape; before the first, since this driver began.",
+)
+DRIVER_CHECKPOINT_AGE = Metric(
+    name="truestep_driver_last_checkpoint_age_seconds",
+    kind=Kind.GAUGE,
+    help="Since a checkpoint was written last, as of the scrape; before the first, since this driver began.",
+)
+DRIVER_STORE_USED = Metric(
+    name="truestep_driver_object_store_used_bytes",
+    kind=Kind.GAUGE,
+    help="Bytes in use in Ray's object stores, all nodes together; engine ray only.",
+)
+DRIVER_STORE_CAPACITY = Metric(
+    name="truestep_driver_object_store_capacity_bytes",
+    kind=Kind.GAUGE,
+    help="Bytes that Ray's object stores hold, all nodes together; engine ray only.",
+)
 DRIVER_CHECKPOINTS = Metric(
     name="truestep_driver_checkpoints_total", kind=Kind.COUNTER, help="Checkpoints written.", label=RESULT
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from common import driver_catalogue as catalogue
+from common.clock import NS_PER_S, Clock, MonotonicClock
 from common.metric_labels import (
     ActorState,
     ClosedLabels,
@@ -20,9 +21,14 @@ from common.metric_values import HasValues, set_totals
 
 
 class DriverMetrics:
-    """What the run has done: exact totals, carried on over resumes; the driver counts, this exports."""
+    """What the run has done: exact totals, carried on over resumes; the driver counts, this exports.
 
-    def __init__(self, registry: HasValues) -> None:
+    Args:
+        registry: where the series are.
+        clock: of ages, which each scrape asks for anew: a driver that hangs is seen to.
+    """
+
+    def __init__(self, registry: HasValues, clock: Clock | None = None) -> None:
         values = self._values = registry.values
         self._produced = values.counter(catalogue.DRIVER_PRODUCED)
         self._trained = values.counter(catalogue.DRIVER_TRAINED)
@@ -65,7 +71,16 @@ class DriverMetrics:
         self._marks = {stage: values.counter(catalogue.DRIVER_STAGE_MARKS, stage) for stage in Stage}
         self._stages = {stage: values.gauge(catalogue.DRIVER_STAGE_STATE, stage) for stage in Stage}
         self._run = values.info(catalogue.DRIVER_RUN)
+        self._store_used = values.gauge(catalogue.DRIVER_STORE_USED)
+        self._store_capacity = values.gauge(catalogue.DRIVER_STORE_CAPACITY)
         self._labels = ClosedLabels()
+        self._clock = clock or MonotonicClock()
+        self._committed_ns = self._saved_ns = self._clock.now_ns()
+        values.sample(values.gauge(catalogue.DRIVER_COMMIT_AGE), lambda: self._age_s(self._committed_ns))
+        values.sample(values.gauge(catalogue.DRIVER_CHECKPOINT_AGE), lambda: self._age_s(self._saved_ns))
+
+    def _age_s(self, since_ns: int) -> float:
+        return (self._clock.now_ns() - since_ns) / NS_PER_S
 
     def set_run(self, *, run: str, env: str, algo: str) -> None:
         """Say what is trained: one series, whatever the names."""
@@ -126,7 +141,10 @@ class DriverMetrics:
             ValueError: a total would go back; then nothing is changed.
         """
         with self._values.recording():
+            before = self._updates.value
             set_totals([(self._updates, updates), (self._env_steps, env_steps)])
+            if updates > before:
+                self._committed_ns = self._clock.now_ns()
             self._version.set(version)
             self._term.set(term)
             self._lag.set(policy_lag)
@@ -241,6 +259,14 @@ class DriverMetrics:
         with self._values.recording():
             self._checkpoint_seconds.observe(seconds)
             self._checkpoints[result].add(1)
+            if result is SaveResult.OK:
+                self._saved_ns = self._clock.now_ns()
+
+    def set_object_store(self, *, used_bytes: int, capacity_bytes: int) -> None:
+        """Export how full Ray's object stores are, all nodes together."""
+        with self._values.recording():
+            self._store_used.set(used_bytes)
+            self._store_capacity.set(capacity_bytes)
 
     def set_stages(self, *, marks: Mapping[Stage, int], states: Mapping[Stage, int]) -> None:
         """Export how the ring stands.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from common import driver_catalogue
 from common.driver_catalogue import REASON
 from common.metric_kinds import Kind, Label, Metric
-from common.metric_labels import Phase, Statistic, SyncPhase
+from common.metric_labels import LayerGroup, Phase, Statistic, SyncPhase
 
 # Undiscounted returns: CartPole 500, Pendulum -1600, LunarLander ±300, MuJoCo 10 000; finest near zero.
 RETURN_BUCKETS = (
@@ -25,11 +25,19 @@ LENGTH_BUCKETS = (
 )
 COLLECT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # one fragment
 PHASE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-PAUSE_BUCKETS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.1)  # goal: p99 1 ms
+STEP_BUCKETS = (  # one tick: CartPole 50 µs for 8 lanes, Pong 4 ms, robots and games over the network up to seconds
+    *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 5.0, 30.0),
+)
+EPISODE_BUCKETS = (0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0)
+PAUSE_BUCKETS = (  # of a collection by appointment; the goal is a p99 of 1 ms
+    *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.1, 1.0),
+)
 EVALUATION_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
 
 PHASE = Label(name="phase", values=Phase)
 STATISTIC = Label(name="statistic", values=Statistic)
+LAYER_GROUP = Label(name="group", values=LayerGroup)
 SYNC_PHASE = Label(name="phase", values=SyncPhase)
 
 # ---- actor: of the actors in this process, since it started ----------------------------------------------------------
@@ -80,11 +88,17 @@ ACTOR_POLICY_SECONDS = Metric(
 ACTOR_ENVIRONMENT_SECONDS = Metric(
     name="truestep_actor_environment_seconds_total", kind=Kind.COUNTER, help="Time spent in the environments."
 )
-ACTOR_GC_PAUSE_SECONDS = Metric(
-    name="truestep_actor_gc_pause_seconds",
+ACTOR_ENV_STEP_SECONDS = Metric(
+    name="truestep_actor_env_step_seconds",
     kind=Kind.HISTOGRAM,
-    help="Pauses of the cyclic garbage collector between fragments.",
-    buckets=PAUSE_BUCKETS,
+    help="Time of one tick, that is one step of all lanes of an actor, in the environments.",
+    buckets=STEP_BUCKETS,
+)
+ACTOR_EPISODE_SECONDS = Metric(
+    name="truestep_actor_episode_seconds",
+    kind=Kind.HISTOGRAM,
+    help="Duration of training episodes, waits for weights included; not of those under way when the process began.",
+    buckets=EPISODE_BUCKETS,
 )
 ACTOR_WEIGHTS_VERSION = Metric(
     name="truestep_actor_weights_version",
@@ -143,6 +157,12 @@ LEARNER_STATISTIC = Metric(
     help="Losses and diagnostics of the latest update; NaN where they were not finite.",
     label=STATISTIC,
 )
+LEARNER_GRADIENT_NORM = Metric(
+    name="truestep_learner_gradient_norm",
+    kind=Kind.GAUGE,
+    help="Norm by layer group, before clipping, of the reduced gradient of the first step of the latest update.",
+    label=LAYER_GROUP,
+)
 LEARNER_RATE = Metric(
     name="truestep_learner_learning_rate", kind=Kind.GAUGE, help="Learning rate of the latest update."
 )
@@ -186,6 +206,38 @@ PROCESS_METRICS_CPU = Metric(
     name="truestep_process_metrics_cpu_seconds_total",
     kind=Kind.COUNTER,
     help="CPU time that recording and rendering metrics has cost this process.",
+)
+
+PROCESS_GC_PAUSE_SECONDS = Metric(
+    name="truestep_process_gc_pause_seconds",
+    kind=Kind.HISTOGRAM,
+    help="Pauses of the cyclic garbage collector; those of actors and ranks lie between fragments and updates.",
+    buckets=PAUSE_BUCKETS,
+)
+PROCESS_HOST_MEMORY = Metric(
+    name="truestep_process_host_memory_used_ratio",
+    kind=Kind.GAUGE,
+    help="How full the memory is that this process lives in, 0 to 1: of the container or the machine, the fuller one.",
+)
+PROCESS_GPU_UTILIZATION = Metric(
+    name="truestep_process_gpu_utilization_ratio",
+    kind=Kind.GAUGE,
+    help="Share of time, 0 to 1, in which the GPU of this process computed, whoever for.",
+)
+PROCESS_GPU_MEMORY_USED = Metric(
+    name="truestep_process_gpu_memory_used_bytes",
+    kind=Kind.GAUGE,
+    help="Memory in use on the GPU of this process, whoever by.",
+)
+PROCESS_GPU_MEMORY_TOTAL = Metric(
+    name="truestep_process_gpu_memory_total_bytes",
+    kind=Kind.GAUGE,
+    help="Memory of the GPU of this process.",
+)
+PROCESS_GPU_MISPLACED = Metric(
+    name="truestep_process_gpu_misplaced",
+    kind=Kind.GAUGE,
+    help="Whether this process computes on a GPU that it was not given (CUDA_VISIBLE_DEVICES): 1 if so, else 0.",
 )
 
 CATALOGUE: tuple[Metric, ...] = tuple(

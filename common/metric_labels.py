@@ -37,6 +37,16 @@ class Statistic(StrEnum):
     RETURN_DEVIATION = "return_deviation"  # by which rewards are divided
 
 
+class LayerGroup(StrEnum):
+    """Where in a network a parameter is."""
+
+    TORSO = "torso"  # features and hidden layers that policy and value share
+    CORE = "core"  # recurrent
+    POLICY = "policy"  # head and whatever belongs to it alone
+    VALUE = "value"
+    OTHER = "other"  # of a network of the user's own, under names that ours do not have
+
+
 class DropReason(StrEnum):
     """Why a produced transition, or its fragment, was not trained on."""
 

@@ -8,8 +8,9 @@ from typing import Protocol
 from common import metric_catalogue as catalogue
 from common.clock import NS_PER_S
 from common.fragment import FragmentSummary
-from common.metric_labels import ClosedLabels, DropReason, Phase, Statistic, SyncPhase
+from common.metric_labels import ClosedLabels, DropReason, LayerGroup, Phase, Statistic, SyncPhase
 from common.metric_values import HasValues
+from common.timings import FragmentTimings
 
 
 class SyncFigures(Protocol):
@@ -57,13 +58,14 @@ class ActorMetrics:
         self._collect_seconds = values.histogram(catalogue.ACTOR_COLLECT_SECONDS)
         self._policy_seconds = values.counter(catalogue.ACTOR_POLICY_SECONDS)
         self._environment_seconds = values.counter(catalogue.ACTOR_ENVIRONMENT_SECONDS)
-        self._gc_pause_seconds = values.histogram(catalogue.ACTOR_GC_PAUSE_SECONDS)
+        self._env_step_seconds = values.histogram(catalogue.ACTOR_ENV_STEP_SECONDS)
+        self._episode_seconds = values.histogram(catalogue.ACTOR_EPISODE_SECONDS)
         self._version = values.gauge(catalogue.ACTOR_WEIGHTS_VERSION)
         self._evaluation_seconds = values.histogram(catalogue.ACTOR_EVALUATION_SECONDS)
         self._evaluation_episodes = values.counter(catalogue.ACTOR_EVALUATION_EPISODES)
 
-    def observe(self, summary: FragmentSummary) -> None:
-        """Take in one collected fragment."""
+    def observe(self, summary: FragmentSummary, timings: FragmentTimings | None = None) -> None:
+        """Take in one collected fragment, and how long its ticks and episodes took."""
         with self._values.recording():
             self._fragments.add(1)
             self._env_steps.add(summary.num_valid)
@@ -72,10 +74,11 @@ class ActorMetrics:
             self._collect_seconds.observe((summary.end_ns - summary.start_ns) / NS_PER_S)
             self._policy_seconds.add(summary.policy_ns / NS_PER_S)
             self._environment_seconds.add(summary.env_ns / NS_PER_S)
-            for pause_ns in summary.gc_pause_ns:
-                self._gc_pause_seconds.observe(pause_ns / NS_PER_S)
             self._version.set(summary.version)
             self._observe_episodes(summary)
+            if timings is not None:
+                self._env_step_seconds.observe_all(timings.step_ns / NS_PER_S)
+                self._episode_seconds.observe_all(timings.episode_ns / NS_PER_S)
 
     def _observe_episodes(self, summary: FragmentSummary) -> None:
         returns = summary.episode_returns
@@ -115,6 +118,7 @@ class LearnerMetrics:
         self._verified_steps = values.counter(catalogue.LEARNER_VERIFIED_STEPS)
         self._audited_steps = values.counter(catalogue.LEARNER_AUDITED_STEPS)
         self._local_norm = values.gauge(catalogue.LEARNER_LOCAL_NORM)
+        self._layer_norms = {group: values.gauge(catalogue.LEARNER_GRADIENT_NORM, group) for group in LayerGroup}
         self._labels = ClosedLabels()
 
     def observe(
@@ -130,6 +134,7 @@ class LearnerMetrics:
         skipped_steps: int,
         gaps: int,
         refused: Mapping[str, int],
+        layer_norms: Mapping[str, float] | None = None,
         sync: SyncFigures | None = None,
     ) -> None:
         """Take in one update.
@@ -145,6 +150,7 @@ class LearnerMetrics:
             skipped_steps: gradient steps skipped.
             gaps: fragments that never arrived.
             refused: fragments by `DropReason`.
+            layer_norms: of the first step's gradient, by `LayerGroup`; one that is missing keeps its last value.
             sync: what verified sync came to.
 
         A name that the closed sets lack is logged once; a refusal for it counts as "other".
@@ -162,6 +168,8 @@ class LearnerMetrics:
                 self._seconds[phase].observe(duration)
             for statistic, value in self._labels.known_only(Statistic, statistics).items():
                 self._statistics[statistic].set(value)
+            for group, norm in self._labels.known_only(LayerGroup, layer_norms or {}).items():
+                self._layer_norms[group].set(norm)
             for reason, fragments in self._labels.as_other(refused).items():
                 self._refused[reason].add(fragments)
             if sync is not None:

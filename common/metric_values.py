@@ -1,6 +1,7 @@
 """The numbers behind the metrics: plain Python values, one lock, copied as a whole for a scrape.
 
     record:  with values.recording(): counter.add(3); histogram.observe(0.2)      one lock, CPU time accounted
+    sample:  values.sample(gauge, age_s)                                          asked by each scrape
     scrape:  values.snapshot()                                                    all numbers of one moment
 
 Not prometheus_client's own Counter and Histogram, for one reason: their values are read one by one during a scrape, so
@@ -9,18 +10,25 @@ what adds up in the process (produced = trained + dropped + in flight) would not
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from common.clock import NS_PER_S, thread_cpu_ns
 from common.metric_catalogue import PROCESS_METRICS_CPU
 from common.metric_kinds import Kind, Metric
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -47,8 +55,8 @@ class Gauge:
     name: str
     value: float | None = None
 
-    def set(self, value: float) -> None:
-        """Any float, NaN and infinities included."""
+    def set(self, value: float | None) -> None:
+        """Any float, NaN and infinities included; None takes the sample away."""
         self.value = value
 
     def read(self) -> float | None:
@@ -79,6 +87,13 @@ class Histogram:
         """Count one observation."""
         self.counts[-1 if math.isnan(value) else bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def observe_all(self, values: NDArray[Any]) -> None:
+        """Count many observations at once: thousands cost what ten calls of `observe` do."""
+        where = np.searchsorted(self.bounds, values)  # NaN sorts last, so it is counted above every bound here too
+        for bucket, count in enumerate(np.bincount(where, minlength=len(self.counts)).tolist()):
+            self.counts[bucket] += count
+        self.sum += float(values.sum())
 
     def read(self) -> Distribution:
         return Distribution(tuple(accumulate(self.counts)), self.sum)
@@ -122,6 +137,9 @@ class Values:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cells: dict[tuple[Metric, str], Cell] = {}
+        self._metrics: dict[str, Metric] = {}
+        self._samplers: list[tuple[Gauge, Callable[[], float | None]]] = []
+        self._told: set[str] = set()
         self._cpu_seconds = self.counter(PROCESS_METRICS_CPU)
 
     def counter(self, metric: Metric, label: str = "") -> Counter:
@@ -143,6 +161,14 @@ class Values:
         """The facts of `metric`."""
         assert metric.kind is Kind.INFO, metric
         return self._shared(metric, "", Info(metric.name))
+
+    def sample(self, gauge: Gauge, read: Callable[[], float | None]) -> None:
+        """Ask `read` for the value of `gauge` before each snapshot, from the thread that wants one.
+
+        None is no sample. What it raises is logged once, and is no sample either.
+        """
+        with self._lock:
+            self._samplers.append((gauge, read))
 
     @property
     def cpu_seconds(self) -> float:
@@ -166,6 +192,7 @@ class Values:
 
     def snapshot(self) -> dict[Metric, list[Sample]]:
         """Every series that has a value, by metric, all of one moment."""
+        self._ask_samplers()
         with self._lock:
             readings = [(metric, label, cell.read()) for (metric, label), cell in self._cells.items()]
         samples: dict[Metric, list[Sample]] = {}
@@ -174,7 +201,28 @@ class Values:
                 samples.setdefault(metric, []).append(Sample(label=label, reading=reading))
         return samples
 
+    def _ask_samplers(self) -> None:
+        """Outside the lock: a reading may take its time, and recorders must not wait for it."""
+        for gauge, read in tuple(self._samplers):
+            try:
+                gauge.set(read())
+            except Exception:  # noqa: BLE001 - told, once: a scrape every second must not fill the log
+                gauge.set(None)
+                self._tell_once(gauge.name, "metrics: %s could not be read and is left out", gauge.name)
+
+    def _tell_once(self, key: str, message: str, *arguments: object) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            logger.error(message + "; told once", *arguments, exc_info=sys.exception())
+
     def _shared(self, metric: Metric, label: str, fresh: CellT) -> CellT:
+        """The cell of one series. A second metric under a name that is taken counts into a cell that nobody exports:
+        a scrape with two families of one name is refused as a whole."""
+        with self._lock:
+            known = self._metrics.setdefault(metric.name, metric)
+        if known != metric:
+            self._tell_once(metric.name, "metrics: two metrics are named %s; the second is not exported", metric.name)
+            return fresh
         with self._lock:
             cell = self._cells.setdefault((metric, label), fresh)
         assert isinstance(cell, type(fresh)), metric

@@ -45,7 +45,12 @@ ADVICE = {
     errno.EACCES: "use a port above 1023 or give this user the right to it",
     errno.EADDRNOTAVAIL: "use an address of this host, 0.0.0.0 for all of them",
 }
+ANY_PORT = PortRange(first=0, last=0)
 logger = logging.getLogger(__name__)
+
+
+class PortsTakenError(OutputError):
+    """Others listen on every port that was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +172,7 @@ def serve(
     targets: Callable[[], list[Target]] | None = None,
     healthy: Callable[[], bool] | None = None,
     pages: Pages | None = None,
+    elsewhere: bool = False,
     who: str,
 ) -> MetricsServer:
     """Serve `registry` on the first free port of `ports`; listening on return.
@@ -178,12 +184,21 @@ def serve(
         targets: live processes at the moment of the call, from any thread; None serves no `/targets`.
         healthy: likewise; None is always healthy.
         pages: served besides.
+        elsewhere: where every port of `ports` is taken, listen on any free one and say so in the log: discovery tells
+            of it, and nobody need end a run for it.
         who: whose metrics they are, for errors, the log and thread names.
 
     Raises:
         OutputError: no port of `ports` can be had; names the port, and its holder where that can be seen.
     """
-    http = _bind(host, ports, _Answers(registry, targets, healthy, pages, who), who)
+    answers = _Answers(registry, targets, healthy, pages, who)
+    try:
+        http = _bind(host, ports, answers, who)
+    except PortsTakenError as error:
+        if not elsewhere:
+            raise
+        http = _bind(host, ANY_PORT, answers, who)
+        logger.warning("%s; serving on port %d instead", error, http.server_port)
     wake = socket.socketpair()
     thread = threading.Thread(target=_accept, args=(http, wake[1]), name=f"metrics of {who}", daemon=True)
     server = MetricsServer(http, wake, thread)
@@ -363,7 +378,7 @@ def _bind(host: str, ports: PortRange, answers: _Answers, who: str) -> _HttpServ
                     fix=ADVICE.get(error.errno or 0, "check the host and port for metrics"),
                 ) from error
     several = ports.first != ports.last
-    raise OutputError(
+    raise PortsTakenError(
         f"metrics of {who}: {'every port' if several else 'port'} {ports} of {host} is taken",
         got=None if several else port_holder(ports.first),
         fix='end the process that listens there, or use "0" (any free port) or a range with room, as "9100-9199"',

@@ -101,7 +101,7 @@ class InlineEngine:
             case Collect():
                 order = CollectOrder(update=command.update, term=command.term, version=command.version)
                 frame, summary = worker.collect(order, command.weights)
-                self._actor_metrics.observe(summary)
+                self._actor_metrics.observe(summary, worker.timings())
                 return FragmentMade(summary=summary, frame=frame.copy())
             case SnapshotActor():
                 return ActorSnapshot(

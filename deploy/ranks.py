@@ -69,5 +69,6 @@ def observe(metrics: LearnerMetrics, report: UpdateReport) -> None:
         skipped_steps=report.skipped_steps,
         gaps=report.gaps,
         refused=refused,
+        layer_norms=report.layer_norms,
         sync=report.sync,
     )

@@ -11,6 +11,7 @@ import ray
 
 from common.clock import Clock
 from common.metrics import Target
+from common.process_identity import Liveness, ProcessIdentity
 from deploy.compose import Composition
 from deploy.conductor.messages import ActorCommand, Event, Handle
 from deploy.engines import EngineCommand
@@ -74,7 +75,14 @@ class RayEngine:
         return state
 
     def targets(self) -> list[Target]:
-        found = [process.target(self._run) for processes in self._processes.values() for process in processes]
+        """Of those that live. Who dies while nothing is asked of it is noticed here first, if it is on this host."""
+        here = ProcessIdentity.current()
+        found = [
+            process.target(self._run)
+            for processes in self._processes.values()
+            for process in processes
+            if process.identity is not None and process.identity.liveness(here) is not Liveness.DEAD
+        ]
         return [target for target in found if target is not None]
 
     def close(self) -> list[str]:

@@ -7,6 +7,7 @@ RankProcess     orders with their frames  reports, weights            other rank
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -25,12 +26,15 @@ from actors.env.lanes import LaneFacts
 from actors.evaluate import EvaluationConfig, EvaluationResult
 from actors.worker import ActorConfig, ActorWorker, CollectOrder, EvaluateOrder
 from common.clock import NS_PER_S, Clock, MonotonicClock
-from common.errors import RunFailedError
+from common.errors import OutputError, RunFailedError
 from common.fragment import FragmentSummary
+from common.gpu_watch import Binding
+from common.harmless import harmless
 from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, PortRange, Registry, new_registry, serve
 from common.ports import reachable_host
 from common.process import GarbageCollector, die_with_parent, keep_freed_memory
 from common.process_identity import Liveness, ProcessIdentity
+from common.process_metrics import ProcessMetrics
 from common.profile_pages import ProfilePages
 from common.profiling import name_this_thread
 from deploy.compose import ACTOR_THREADS
@@ -38,12 +42,14 @@ from deploy.drill_border import Border
 from deploy.drill_faults import Drill
 from deploy.facts import package_digests
 from deploy.ranks import NotMet, join, observe
+from learner.gpu import gpu_uuid
 from learner.rank import LearnerRank, RankConfig
 from learner.reports import Formation, Standing, UpdateOrder, UpdateReport
 from learner.state import InitialWeights, LearnerState
 from learner.tracing import UpdateTracer
 
 DRIVER_CHECK_S = 1.0
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +128,13 @@ def start_serving(
     if not setup.metrics_host:
         return Presence(identity=identity, metrics_host="", metrics_port=0), None
     pages = ProfilePages(who, clock, tracer=tracer)
-    server = serve(registry, host=setup.metrics_host, ports=setup.metrics_ports, pages=pages, who=who)
+    try:
+        server = serve(
+            registry, host=setup.metrics_host, ports=setup.metrics_ports, pages=pages, elsewhere=True, who=who
+        )
+    except OutputError as error:  # the driver could listen there, this node cannot: no reason to end the run
+        logger.warning("%s; this process serves no metrics", error)
+        return Presence(identity=identity, metrics_host="", metrics_port=0), None
     host = reachable_host(setup.metrics_host)
     return Presence(identity=identity, metrics_host=host, metrics_port=server.port), server
 
@@ -140,7 +152,9 @@ class ActorProcess:
         self._clock = clock = MonotonicClock()
         prepare(self._setup, clock, threads=ACTOR_THREADS)
         registry = new_registry()
-        self._metrics = ActorMetrics(registry)
+        self._metrics = harmless(ActorMetrics(registry), who=self._config.who)
+        self._process_metrics = ProcessMetrics(registry, clock, who=self._config.who)
+        self._process_metrics.start()
         self._worker = ActorWorker(self._config, self._evaluation, clock)
         facts = self._worker.start(snapshot)
         presence, self._server = start_serving(self._setup, registry, self._config.who, clock)
@@ -158,7 +172,7 @@ class ActorProcess:
         frame, summary = self._worker.collect(order, weights)
         self._setup.drill.after_collect(self._config.actor, order.update, frame, self._clock)
         self._setup.drill.made(self._config.actor, summary.incarnation, summary.sequence, self._clock)
-        self._metrics.observe(summary)
+        self._metrics.observe(summary, self._worker.timings())
         return frame, summary
 
     def snapshot(self) -> bytes | None:
@@ -194,10 +208,15 @@ class RankProcess:
         self._border = Border(self._setup.drill.at_border)
         prepare(self._setup, clock, threads=self._config.learner.threads)
         registry = new_registry()
-        self._metrics = LearnerMetrics(registry)
+        who = f"learner rank {self._index}"
+        self._metrics = harmless(LearnerMetrics(registry), who=who)
         faults = self._setup.drill.of_rank(self._index)
         self._rank = LearnerRank(self._config, clock, rank=self._index, faults=faults)
-        who = f"learner rank {self._index}"
+        self._process_metrics = ProcessMetrics(registry, clock, who=who)
+        self._process_metrics.start()
+        if uuid := gpu_uuid(self._config.learner.torch_device()):
+            given = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+            self._process_metrics.watch_gpu(Binding(computes_on=uuid, assigned=tuple(given)))
         self._tracer = UpdateTracer(clock)
         presence, self._server = start_serving(self._setup, registry, who, clock, tracer=self._tracer)
         name_this_thread(who)

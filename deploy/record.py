@@ -129,6 +129,7 @@ class Record:
         report, accounts = command.report, conductor.accounts
         statistics: dict[str, float] = {
             **report.statistics,
+            **{f"gradient_norm_{group}": norm for group, norm in report.layer_norms.items()},
             **{f"seconds_{phase}": seconds for phase, seconds in report.seconds.items()},
             **{f"seconds_sync_{phase}": seconds for phase, seconds in report.sync.seconds.items()},
             "verified_steps": report.sync.verified_steps,

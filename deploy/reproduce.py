@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.errors import CheckpointError, ConfigError, RunFailedError
+from common.harmless import harmless
 from common.ledger import Ledger, Script
 from common.metrics import DriverMetrics
 from common.runs import RunRecord, UpdateRecord
@@ -198,7 +199,7 @@ def _make(session: Session, composition: Composition, original: Original, record
         initial = None if original.initial is None else engine.put_state(original.initial)
         plan = config.plan(frame_bytes=composition.layout.frame_layout().payload_bytes)
         conductor = Conductor(plan, versions=count(1), initial=initial, script=original.script)
-        metrics = DriverMetrics(session.metrics)
+        metrics = harmless(DriverMetrics(session.metrics, session.clock), who="the driver")
         metrics.set_run(run=composition.run, env=config.env.id, algo=config.algo)
         with _no_checkpoints(session) as writer:
             driver = Driver(

@@ -65,6 +65,7 @@ def report_made(order: UpdateOrder, attempt: Attempt, standing: Standing) -> Upd
         gaps=sum(judgement.gap for judgement in attempt.judged),
         parameter_digest=standing.parameter_digest,
         learning_rate=attempt.rate,
+        layer_norms=outcome.layer_norms,
         statistics=means | outcome.statistics | attempt.processing,
         seconds={name: (b - a) / NS_PER_S for name, a, b in zip(PHASES, marks, marks[1:], strict=False)},
         sync=sync_of(attempt),

@@ -169,6 +169,7 @@ class UpdateReport:
         parameter_digest: SHA-256 of the parameters after the update.
         learning_rate: of this update.
         statistics: losses and diagnostics over the rows of all ranks, means over gradient steps.
+        layer_norms: of the reduced gradient of the first step, by `LayerGroup`; alike on all ranks.
         seconds: where the time went, by phase.
         sync: what verification came to.
         stop_asked: name of the signal by which somebody asked this process to end; "" if nobody did.
@@ -193,6 +194,7 @@ class UpdateReport:
     parameter_digest: str
     learning_rate: float
     statistics: dict[str, float] = field(default_factory=dict)
+    layer_norms: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     sync: SyncReport = field(default_factory=SyncReport)
     stop_asked: str = ""

@@ -37,6 +37,7 @@ OWNERS = {  # module or name: the only files that may use it
     "time": ("common/clock.py",),
     "datetime": ("common/clock.py",),
     "prometheus_client": ("common/metrics.py",),
+    "pynvml": ("common/gpu_watch.py",),
     "pydantic": ("deploy/*",),
     "tyro": ("deploy/*",),
     "rich": ("deploy/*",),

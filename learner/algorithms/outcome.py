@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -58,6 +58,7 @@ class UpdateOutcome:
         statistics: by name, alike on all ranks.
         parts: likewise, means over the committed and skipped steps of which this rank holds a part: those of all ranks
             add up.
+        layer_norms: of the reduced gradient of the first step, by `LayerGroup`; alike on all ranks.
     """
 
     committed: int
@@ -65,6 +66,7 @@ class UpdateOutcome:
     skipped_at: str
     statistics: dict[str, float]
     parts: dict[str, float]
+    layer_norms: dict[str, float] = field(default_factory=dict)
 
 
 NO_STEPS = UpdateOutcome(committed=0, skipped=0, skipped_at="", statistics={}, parts=dict.fromkeys(MEANS, 0.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from learner.algorithms.outcome import Losses, Record, UpdateOutcome
 from learner.audit import Audit
@@ -42,4 +43,5 @@ class Steps:
 
     def outcome(self, explained_variance: float, *, stopped_early: bool = False) -> UpdateOutcome:
         """What all of them came to."""
-        return self._record.outcome(explained_variance, stopped_early=stopped_early)
+        outcome = self._record.outcome(explained_variance, stopped_early=stopped_early)
+        return replace(outcome, layer_norms=self._step.layer_norms)

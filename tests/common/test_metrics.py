@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from common.metric_kinds import Kind, Metric
 from common.metric_labels import ActorState, DropReason, RankState, RecoveryCause, SaveResult, Statistic, SyncFault
 from common.metric_values import Histogram
 from common.metrics import ActorMetrics, DriverMetrics, LearnerMetrics, Registry, markdown_table, new_registry
+from common.timings import FragmentTimings
 from deploy.conductor.accounts import OLD_LEASE, OLD_TERM, ROLLED_BACK, SKIPPED, STALE
 from deploy.conductor.policies.scripted import NOT_TAKEN
 from deploy.conductor.ranks import RankStatus
@@ -55,6 +57,9 @@ SUMMARY = FragmentSummary(
     env_ns=120_000_000,
     gc_pause_ns=(900_000, 1_100_000),
 )
+TIMINGS = FragmentTimings(
+    step_ns=np.array([10_000, 900_000, 1_100_000]), episode_ns=np.array([2_000_000_000], dtype=np.int64)
+)
 UPDATE: dict[str, Any] = {
     "seconds": {"intake": 0.001, "learn": 0.2, "close": 0.003, "publish": 0.002},
     "statistics": {"policy": -0.5, "value": 1.5},
@@ -66,6 +71,7 @@ UPDATE: dict[str, Any] = {
     "skipped_steps": 1,
     "gaps": 2,
     "refused": {"stale": 3},
+    "layer_norms": {"policy": 0.5, "value": math.inf},
 }
 SYNC = SyncReport(
     verified_steps=15,
@@ -177,8 +183,8 @@ def test_the_documented_table_is_the_catalogue() -> None:
 def test_a_fragment_is_exported_number_by_number(registry: Registry) -> None:
     """Two fragments of one summary: totals double, gauges stay, each observation lies in its bucket."""
     metrics = ActorMetrics(registry)
-    metrics.observe(SUMMARY)
-    metrics.observe(SUMMARY)
+    metrics.observe(SUMMARY, TIMINGS)
+    metrics.observe(SUMMARY, TIMINGS)
     series = scrape(registry)
     expected = {
         "truestep_actor_fragments_total": 2,
@@ -201,11 +207,16 @@ def test_a_fragment_is_exported_number_by_number(registry: Registry) -> None:
         'truestep_actor_collect_seconds_bucket{le="0.1"}': 0,
         'truestep_actor_collect_seconds_bucket{le="0.25"}': 2,
         "truestep_actor_collect_seconds_sum": 0.5,
-        'truestep_actor_gc_pause_seconds_bucket{le="0.001"}': 2,
-        'truestep_actor_gc_pause_seconds_bucket{le="0.0025"}': 4,
-        'truestep_actor_gc_pause_seconds_bucket{le="1e-05"}': 0,
+        'truestep_actor_env_step_seconds_bucket{le="1e-05"}': 2,
+        'truestep_actor_env_step_seconds_bucket{le="0.001"}': 4,
+        'truestep_actor_env_step_seconds_bucket{le="0.0025"}': 6,
+        "truestep_actor_env_step_seconds_count": 6,
+        "truestep_actor_env_step_seconds_sum": 2 * (0.00001 + 0.0009 + 0.0011),
+        'truestep_actor_episode_seconds_bucket{le="1.0"}': 0,
+        'truestep_actor_episode_seconds_bucket{le="2.5"}': 2,
+        "truestep_actor_episode_seconds_count": 2,
     }
-    assert {name: series[name] for name in expected} == expected
+    assert {name: series[name] for name in expected} == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_fragment_without_an_episode_keeps_the_mean(registry: Registry) -> None:
@@ -253,6 +264,21 @@ def test_buckets_count_what_is_at_or_below_their_bound(observed: list[float]) ->
     assert everything == len(observed)
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(-1e300, 1e300) | st.just(math.nan) | st.sampled_from(LENGTH_BUCKETS), max_size=30))
+@example([math.nan, 1.0])
+def test_many_observations_at_once_are_the_same_as_one_after_the_other(observed: list[float]) -> None:
+    """For any durations, twice over: counts are equal, and so are sums up to rounding."""
+    singly, at_once = Histogram("h", LENGTH_BUCKETS), Histogram("h", LENGTH_BUCKETS)
+    for _ in range(2):
+        at_once.observe_all(np.array(observed, dtype=np.float64))
+        for value in observed:
+            singly.observe(value)
+    assert at_once.read().cumulative == singly.read().cumulative
+    largest = max(map(abs, observed), default=0.0)
+    assert at_once.sum == pytest.approx(singly.sum, rel=1e-9, abs=1e-9 * largest, nan_ok=True)
+
+
 # ---- learner ---------------------------------------------------------------------------------------------------------
 
 
@@ -279,8 +305,11 @@ def test_an_update_is_exported_number_by_number(registry: Registry) -> None:
         "truestep_learner_learning_rate": 0.0003,
         "truestep_learner_policy_lag_updates": 0,
         "truestep_learner_weights_version": 10,
+        'truestep_learner_gradient_norm{group="policy"}': 0.5,
+        'truestep_learner_gradient_norm{group="value"}': math.inf,
     }
     assert {name: series[name] for name in expected} == expected
+    assert 'truestep_learner_gradient_norm{group="core"}' not in series
     assert 'truestep_learner_statistic{statistic="entropy"}' not in series
 
 
@@ -390,7 +419,9 @@ def test_totals_never_go_back(registry: Registry, change: dict[str, Any]) -> Non
 
 
 def _without_cost(series: Series) -> Series:
-    return {name: value for name, value in series.items() if name.startswith("truestep_") and "process" not in name}
+    """Without what every scrape changes: its own cost, and ages."""
+    ours = {name: value for name, value in series.items() if name.startswith("truestep_") and "process" not in name}
+    return {name: value for name, value in ours.items() if "age_seconds" not in name}
 
 
 @settings(deadline=None, max_examples=30)
