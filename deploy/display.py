@@ -36,7 +36,7 @@ class Progress:
         actors: that are there, of how many that should be.
         ranks: learner ranks that are in the group, of how many; shown where there is more than one.
         waiting: what is awaited, if nothing moves.
-        held_up: which side waits for which in asynchronous collection, if that is plain.
+        held_up: what holds the run up, by stall attribution, if anything does.
     """
 
     steps: int

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from actors.env.config import EnvConfig
 from common.clock import Clock
+from common.manifest import CheckpointInfo
+from deploy.conductor.messages import Cut
+from deploy.writer import Save
 from learner.parallel.faults import RankFault, kill_this_process, mark
 
 WELL_AFTER = 10  # fragments of an actor, or updates, without another fault
@@ -94,15 +97,32 @@ class BorderFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drill:
-    """What goes wrong on purpose in a run; it travels to every process, which takes what is its own."""
+    """What goes wrong on purpose in a run; it travels to every process, which takes what is its own.
+
+    Attributes:
+        of_ranks, of_actors, at_border: faults there.
+        disk_s: that writing a checkpoint takes longer, in the driver.
+    """
 
     of_ranks: tuple[RankFault, ...] = ()
     of_actors: tuple[ActorFault, ...] = ()
     at_border: tuple[BorderFault, ...] = ()
+    disk_s: float = 0.0
 
     def of_rank(self, rank: int) -> tuple[RankFault, ...]:
         """What this rank suffers."""
         return tuple(fault for fault in self.of_ranks if fault.rank == rank)
+
+    def slowed(self, save: Save, clock: Clock) -> Save:
+        """`save` as by a disk that takes `disk_s` longer."""
+        if self.disk_s == 0:
+            return save
+
+        def slow(cut: Cut) -> CheckpointInfo:
+            clock.sleep(self.disk_s)
+            return save(cut)
+
+        return slow
 
     def environment(self, actor: int, env: EnvConfig) -> EnvConfig:
         """What this actor's environments are made from: those of a drill take their fault as an argument."""

@@ -110,7 +110,9 @@ class Driver:
                 commands = self._conductor.handle(event)
                 self._observe(event)
                 self._carry_out(commands)
-            self._watch.tick(self._conductor)
+            for note in self._watch.tick(self._conductor):
+                self._record.note(note)
+                self._watch.note(note)
             finish = self._conductor.finish
         self._record.close(self._conductor)
         self._writer.close(CLOSE_WRITER_S)
@@ -146,6 +148,7 @@ class Driver:
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
+            self._watch.told(command)
             match command:
                 case WriteCheckpoint():
                     self._record.save(command)

@@ -21,6 +21,7 @@ from common.ports import address_of, reachable_host
 from common.process_identity import ProcessIdentity
 from common.process_metrics import ProcessMetrics
 from common.profile_pages import ProfilePages
+from deploy.attribution.attribution import Onlooker
 from deploy.compose import Composition, num_frames
 from deploy.config import RunConfig
 from deploy.display import Display, Silent
@@ -46,6 +47,7 @@ class Session:
     install_signals: Callable[[], None]
     engine: Engine | None = None
     listening: str = ""
+    onlooker: Onlooker | None = None
 
     def targets(self) -> list[Target]:
         """Every process of the run that can be scraped now."""

@@ -19,8 +19,13 @@ from common.errors import (
     ConfigError,
     TruestepError,
 )
+from common.harmless import harmless
+from common.host_memory import host_memory
 from common.metrics import DriverMetrics
 from common.runs import RunRecord, RunRegistry, RunStatus
+from deploy.attribution.attribution import Attribution, Onlooker
+from deploy.attribution.observer import Observer
+from deploy.attribution.timed import TimedRecorder
 from deploy.compose import Composition, compose
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import Cut, Finish
@@ -76,6 +81,7 @@ def train(
     display: Display | None = None,
     stop: StopFlag | None = None,
     drill: Drill | None = None,
+    onlooker: Onlooker | None = None,
 ) -> Outcome:
     """Train a new run to its end.
 
@@ -87,6 +93,7 @@ def train(
         display: where progress is shown; nowhere by default.
         stop: lets the caller ask the run to checkpoint and end.
         drill: what goes wrong on purpose; with engine ray only.
+        onlooker: shown, once a second, what stall attribution judges and finds.
 
     Raises:
         UserError: bad input; nothing was started.
@@ -96,6 +103,7 @@ def train(
     with open_registry(out, create=True) as registry:
         begin, origin = _initial_weights(out, registry, init_from, composition) if init_from else (None, {})
         with claimed(config, display, stop, who=run or config.env.id) as session:
+            session.onlooker = onlooker
             name = _create_run(registry, config, out, run, session, origin)
             return _drive(session, registry, replace(composition, run=name), out, begin=begin, drill=drill)
 
@@ -244,7 +252,17 @@ def _drive(
     begun_ns = clock.now_ns()
     try:
         with running_engine(session, composition, drill) as engine:
-            finish = _run(session, registry, composition, out, engine, begin=begin, saved=saved, before_s=wall_before_s)
+            finish = _run(
+                session,
+                registry,
+                composition,
+                out,
+                engine,
+                begin=begin,
+                saved=saved,
+                drill=drill or Drill(),
+                before_s=wall_before_s,
+            )
     except TruestepError as error:
         finish = Finish(status="failed", verdict=str(error), error=error)
     except BaseException as error:
@@ -267,6 +285,7 @@ def _run(
     *,
     begin: InitialWeights | None,
     saved: SavedRun | None,
+    drill: Drill,
     before_s: float,
 ) -> Finish:
     run, config, clock = composition.run, composition.config, session.clock
@@ -277,12 +296,15 @@ def _run(
     initial = None if state is None else engine.put_state(state)
     plan = config.plan(frame_bytes=composition.layout.frame_layout().payload_bytes)
     conductor = Conductor(plan, versions=versions, initial=initial, resumed=resumed)
-    metrics = DriverMetrics(session.metrics)
+    metrics = harmless(DriverMetrics(session.metrics, session.clock), who="the driver")
     tally, starved = SyncTally.of_run(registry, run), registry.starved_updates(run)
-    watch = Watch(metrics, session.display, clock, tally, starved=starved)
+    observer = Observer(clock, in_turn=config.engine == "inline", memory=_memory_used)
+    attribution = Attribution(observer, metrics, clock, onlooker=session.onlooker)
+    watch = Watch(metrics, session.display, clock, tally, starved=starved, attribution=attribution)
     watch.tick(conductor)  # at once: a scrape of a resumed run must not find its totals back at 0
     metrics.set_run(run=run, env=config.env.id, algo=config.algo)
-    writer = CheckpointWriter(lambda cut: save_cut(store, cut, engine), clock, deadline_s=config.deadlines.checkpoint_s)
+    save = drill.slowed(lambda cut: save_cut(store, cut, engine), clock)
+    writer = CheckpointWriter(save, clock, deadline_s=config.deadlines.checkpoint_s)
     writer.start()
     record = Record(registry, store, run, clock, wall_before_s=before_s)
     record.begin()
@@ -290,13 +312,18 @@ def _run(
         conductor,
         engine,
         writer,
-        record,
+        TimedRecorder(record, clock, observer.recorded),
         watch,
         clock,
         session.stop,
         silence_s=2 * max(config.deadlines.start_s, config.deadlines.update_s, config.deadlines.evaluate_s),
     )
     return driver.run()
+
+
+def _memory_used() -> float | None:
+    memory = host_memory()
+    return None if memory is None else memory.ratio
 
 
 def _announce(session: Session, composition: Composition, out: Path, saved: SavedRun | None) -> None:

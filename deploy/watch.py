@@ -11,10 +11,12 @@ from common.ledger import TRAINED
 from common.metrics import ActorState, DriverMetrics, RankState, SaveResult
 from common.runs import ROLLBACK_EVENT
 from deploy.actor_life import ActorLives
+from deploy.attribution.attribution import VERDICT, Attribution
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import (
     ActorStarted,
     CheckpointWritten,
+    Command,
     EvaluationMade,
     Event,
     FragmentDropped,
@@ -26,7 +28,7 @@ from deploy.conductor.messages import (
 from deploy.conductor.policies.policy import FlowStatistics
 from deploy.conductor.seats import SeatStatus
 from deploy.display import Display, Progress, brief
-from deploy.flow_watch import Arrivals, HoldUp
+from deploy.flow_watch import Arrivals
 from deploy.sync_tally import RECOVERED, SyncTally, Trouble
 
 RATE_WINDOW_S = 10.0
@@ -43,6 +45,7 @@ class Watch:
         clock: times rates and recoveries.
         tally: what sync came to before this driving, so that its totals go on; from nothing by default.
         starved: updates before which the learner had nothing to do, before this driving.
+        attribution: says what holds the run up; None = nobody does.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Watch:
         tally: SyncTally | None = None,
         *,
         starved: int = 0,
+        attribution: Attribution | None = None,
     ) -> None:
         self._metrics = metrics
         self._display = display
@@ -68,10 +72,17 @@ class Watch:
         self._starved_before = starved
         self._lives = ActorLives()
         self._arrivals = Arrivals(clock)
-        self._hold_up = HoldUp(clock)
+        self._attribution = attribution
+
+    def told(self, command: Command) -> None:
+        """Take a command that is about to be carried out."""
+        if self._attribution is not None:
+            self._attribution.observer.told(command)
 
     def observe(self, event: Event) -> None:
         """Take an event that the conductor has taken in."""
+        if self._attribution is not None:
+            self._attribution.observer.happened(event)
         match event:
             case FragmentMade():
                 summary = event.summary
@@ -123,6 +134,9 @@ class Watch:
 
     def note(self, note: Note) -> None:
         """Say what happened."""
+        if note.kind == VERDICT:
+            self._note_verdict(note)
+            return
         self._tally.count(note.kind, note.data)
         self._trouble.note(note.kind)
         self._follow(note)
@@ -133,6 +147,11 @@ class Watch:
         if detail and detail not in self._told:  # eight actors that fall over the same fault say it once
             self._told.add(detail)
             self._display.tell(detail)
+
+    def _note_verdict(self, note: Note) -> None:
+        """The line that is shown live has it too, so it is told now and then only."""
+        if self._attribution is not None and self._attribution.tells(note):
+            self._display.tell(f"{note.kind}  {note.data['words']}")
 
     def _follow(self, note: Note) -> None:
         """What a note says of actors and fragments."""
@@ -146,25 +165,26 @@ class Watch:
             case _:
                 pass
 
-    def tick(self, conductor: Conductor) -> None:
-        """Bring metrics and display up to date, a few times a second."""
+    def tick(self, conductor: Conductor) -> list[Note]:
+        """Bring metrics and display up to date, a few times a second; returns what is to be recorded of it."""
         now_ns = self._clock.now_ns()
         if (now_ns - self._ticked_ns) / NS_PER_S < TICK_EVERY_S and conductor.finish is None:
-            return
+            return []
         self._ticked_ns = now_ns
         self._steps.append((now_ns, conductor.env_steps + conductor.accounts.steps_undone))  # a rollback undoes no work
         while (now_ns - self._steps[0][0]) / NS_PER_S > RATE_WINDOW_S:
             self._steps.popleft()
         lives, flow = self._lives.count(conductor.seats), conductor.policy.statistics(conductor.seats)
-        progress = self._progress(conductor, lives, flow)
+        changed = None if self._attribution is None else self._attribution.look(conductor)
+        progress = self._progress(conductor, flow)
         self._export(conductor, progress)
         self._export_flow(conductor, lives, flow)
         self._display.show(progress)
+        return [] if changed is None else [changed]
 
-    def _progress(self, conductor: Conductor, lives: Mapping[ActorState, int], flow: FlowStatistics | None) -> Progress:
+    def _progress(self, conductor: Conductor, flow: FlowStatistics | None) -> Progress:
         (first_ns, first), (last_ns, last) = self._steps[0], self._steps[-1]
         staying = sum(seat.running and not seat.leaving for seat in conductor.seats)
-        updates = conductor.committed + conductor.accounts.updates_undone
         joined = sum(rank.status.value == RankState.JOINED for rank in conductor.ranks)
         return Progress(
             steps=conductor.env_steps,
@@ -177,7 +197,7 @@ class Watch:
             actors=(staying, _wanted(conductor, flow)),
             ranks=(joined, len(conductor.ranks)),
             waiting=conductor.waiting_for() if conductor.committed == 0 else "",
-            held_up="" if flow is None else self._hold_up.look(flow, lives, updates=updates),
+            held_up="" if self._attribution is None else self._attribution.brief,
         )
 
     def _export(self, conductor: Conductor, progress: Progress) -> None:

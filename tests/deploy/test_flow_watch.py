@@ -1,38 +1,22 @@
-"""How long fragments wait, and who holds an asynchronous run up."""
+"""How long fragments wait."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.clock import ManualClock
 from common.ledger import FragmentName
-from common.metrics import ActorState, DriverMetrics, new_registry
+from common.metrics import DriverMetrics, new_registry
 from deploy.conductor.messages import Command, Event, FragmentDropped, FragmentMade, Note, RecordUpdate
 from deploy.conductor.plan import Flow, Plan
 from deploy.display import Silent
-from deploy.flow_watch import BLOCKED, STARVED, WINDOW_S, Arrivals, HoldUp
+from deploy.flow_watch import Arrivals
 from deploy.watch import Watch
 from tests.deploy.simulated_ranks import RankFaults
 from tests.deploy.simulation import Faults, Simulation
-from tests.deploy.standing import flow
-
-RUNNING, ALL_BLOCKED = {ActorState.RUNNING: 4}, {ActorState.BLOCKED: 4}
-
-
-class Judged:
-    """Looks once a second."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.hold_up = HoldUp(self.clock)
-
-    def look(self, *, lives: dict[ActorState, int] = RUNNING, updates: int = 1, **figures: Any) -> str:
-        self.clock.advance(1.0)
-        return self.hold_up.look(flow(**figures), lives, updates=updates)
 
 
 def test_fragments_are_known_by_their_age_from_arrival_to_fate() -> None:
@@ -50,61 +34,6 @@ def test_fragments_are_known_by_their_age_from_arrival_to_fate() -> None:
     assert arrivals.decide((9, 9, 9)) is None
     arrivals.forget()
     assert (arrivals.oldest_s, arrivals.decide((0, 0, 2))) == (0.0, None)
-
-
-def test_a_learner_that_waits_before_every_other_update_starves() -> None:
-    """Half is plain, a quarter is not."""
-    for share, word in ((2, STARVED), (4, "")):
-        judged = Judged()
-        words = [judged.look(updates=100 + n, starved=n // share) for n in range(9)]
-        assert words[-1] == word
-
-
-def test_a_learner_that_has_waited_for_longer_than_the_window_starves() -> None:
-    """No update has been committed in it, so none has been counted as starved."""
-    judged = Judged()
-    words = [judged.look(updates=7, starving=True) for _ in range(round(3 * WINDOW_S))]
-    assert set(words) == {STARVED}
-
-
-def test_before_the_first_update_nothing_is_held_up() -> None:
-    """Actors have only begun."""
-    assert Judged().look(updates=0, starving=True) == ""
-
-
-@pytest.mark.parametrize(
-    ("lives", "word"),
-    [
-        (ALL_BLOCKED, BLOCKED),
-        ({ActorState.BLOCKED: 2, ActorState.RUNNING: 2}, BLOCKED),
-        ({ActorState.BLOCKED: 1, ActorState.RUNNING: 3, ActorState.DEAD: 9}, ""),
-        ({ActorState.DEAD: 4}, ""),
-    ],
-    ids=["all", "half", "a quarter", "nobody is there"],
-)
-def test_actors_with_nothing_to_do_are_blocked(lives: dict[ActorState, int], word: str) -> None:
-    """Of those that are there, half or more of the time."""
-    judged = Judged()
-    assert [judged.look(lives=lives, updates=1 + n) for n in range(5)][-1] == word
-
-
-def test_a_moment_of_rest_is_no_hold_up_and_an_old_one_is_forgotten() -> None:
-    """One look of many says little; what lies before the window says nothing."""
-    judged = Judged()
-    for n in range(4):
-        judged.look(updates=1 + n)
-    assert judged.look(updates=5, lives=ALL_BLOCKED) == ""
-    for n in range(20):
-        judged.look(updates=6 + n, lives=ALL_BLOCKED)
-    words = [judged.look(updates=26 + n) for n in range(round(WINDOW_S) + 1)]
-    assert words[0] == BLOCKED
-    assert words[-1] == ""
-
-
-def test_a_learner_that_starves_while_actors_are_blocked_is_what_is_told() -> None:
-    """The bound on what is in flight is too small for it; more than one word would not say that better."""
-    judged = Judged()
-    assert judged.look(lives=ALL_BLOCKED, updates=3, starved=2, starving=True) == STARVED
 
 
 class Watched(Simulation):

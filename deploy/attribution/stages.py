@@ -1,0 +1,48 @@
+"""Each stage of the ring over a window: moving, starved, blocked or stuck. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from enum import IntEnum
+
+from common.metrics import Stage
+from deploy.attribution.snapshot import Snapshot, StageFacts
+
+PATIENCE_S = 10.0  # a stage that has moved is not stuck before ...
+PATIENT_TIMES = 5.0  # ... it has stood still for five of its usual intervals, an update of minutes included
+PASSING = frozenset({Stage.ACCEPTED, Stage.DRAWN, Stage.PUBLISHED, Stage.ADOPTED})  # take no time: work is seldom seen
+FIRST_PATIENCE_S = 60.0  # nor one that has yet to move the first time: compilation, first fragments, first updates
+
+
+class StageState(IntEnum):
+    """How a stage stands; the number is what is exported."""
+
+    MOVING = 0
+    STARVED = 1  # nothing to work on
+    BLOCKED = 2  # no room for what it makes
+    STUCK = 3  # both are there, and it does not move
+
+
+def states_of(snapshots: Sequence[Snapshot]) -> dict[Stage, StageState]:
+    """What each stage was most of the time; stuck as soon as it is. Of one snapshot or more, oldest first."""
+    return {stage: _state(stage, [each.stages[stage] for each in snapshots]) for stage in Stage}
+
+
+def _state(stage: Stage, moments: Sequence[StageFacts]) -> StageState:
+    if _stuck(moments[-1]):
+        return StageState.STUCK
+    state = Counter(_moment(each) for each in moments).most_common(1)[0][0]
+    moved = moments[-1].mark > moments[0].mark
+    return StageState.MOVING if state is StageState.STARVED and moved and stage in PASSING else state
+
+
+def _moment(facts: StageFacts) -> StageState:
+    if not facts.work:
+        return StageState.STARVED
+    return StageState.MOVING if facts.room else StageState.BLOCKED
+
+
+def _stuck(facts: StageFacts) -> bool:
+    patience_s = max(PATIENCE_S, PATIENT_TIMES * facts.usual_s) if facts.mark else FIRST_PATIENCE_S
+    return facts.work and facts.room and facts.still_s > patience_s
