@@ -131,6 +131,7 @@ class ProfilePages:
                 "taken": seen.taken,
                 "missed": seen.missed,
                 "cpu_seconds": seen.cpu_seconds,
+                "unit": seen.unit,
                 "counts": counts,
             }
         )

@@ -4,8 +4,8 @@
     sample(...)    every thread, many times a second: what a flame graph is drawn of
 
 Made for a thread of its own inside a live process. Nothing here stops another thread, raises into one, or changes what
-it computes; the interpreter lock is all that is shared. A sample is taken whenever that lock is had, so a C extension
-that keeps it for long is seen after it, not in it: py-spy sees more, where it may look.
+it computes; the interpreter lock is all that is shared. A look is taken when that lock is had, so a C extension that
+keeps it for long is seen after it, not in it: py-spy sees more, where it may look.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Literal
 
 from common.clock import NS_PER_S, Clock, cpu_ns_of_thread, thread_cpu_ns
 
@@ -24,7 +26,7 @@ MAX_FRAMES = 200  # of a stack, innermost first: deeper ones lose their outer fr
 MAX_STACKS = 20_000  # that are told apart; the rest is counted as OTHER
 MAX_COST = 0.05  # share of the seconds that sampling may take of one core: above it samples are left out
 ALLOWANCE_NS = 10_000_000  # that it may always take, so that it begins at all
-ACTIVE_NS = 20_000  # of CPU since the sample before: whoever only waits uses none
+SWITCH_S = 0.00005  # with the usual 5 ms a look would come when others give the lock away by themselves, in torch
 OTHER = ("other stacks",)
 
 Stack = tuple[str, ...]
@@ -53,7 +55,8 @@ class Samples:
         taken: looks at all threads.
         missed: looks that were left out, because the process was too busy or looking would have cost too much.
         cpu_seconds: of the thread that looked.
-        counts: looks by stack: the thread's name, then "function (file)", outermost first.
+        unit: what is counted: microseconds of CPU of the threads seen, or looks.
+        counts: that, by stack: the thread's name, then "function (file)", outermost first.
     """
 
     seconds: float
@@ -61,6 +64,7 @@ class Samples:
     taken: int
     missed: int
     cpu_seconds: float
+    unit: Literal["us", "looks"]
     counts: Mapping[Stack, int]
 
 
@@ -85,8 +89,14 @@ def sample(seconds: float, *, rate: float, idle: bool, clock: Clock, stop: threa
     """Look at every thread but the calling one, `rate` times a second, for `seconds` or until `stop` is set.
 
     Args:
-        idle: count threads that wait as well; else only those that used the CPU since the look before.
+        idle: count each thread at each look, whether it works or waits; else a stack counts the CPU time that its
+            thread has used since the look before, so that who waits counts nothing.
     """
+    with _prompt_switching():
+        return _sample(seconds, rate=rate, idle=idle, clock=clock, stop=stop)
+
+
+def _sample(seconds: float, *, rate: float, idle: bool, clock: Clock, stop: threading.Event) -> Samples:
     looker = _Looker(idle=idle)
     start_ns, period_ns = clock.now_ns(), round(NS_PER_S / rate)
     cpu_start_ns = thread_cpu_ns()
@@ -110,8 +120,20 @@ def sample(seconds: float, *, rate: float, idle: bool, clock: Clock, stop: threa
         taken=taken,
         missed=missed,
         cpu_seconds=(thread_cpu_ns() - cpu_start_ns) / NS_PER_S,
+        unit="looks" if idle else "us",
         counts=dict(looker.counts),
     )
+
+
+@contextmanager
+def _prompt_switching() -> Iterator[None]:
+    """The interpreter lock is handed over soon after it is asked for, wherever its holder then is."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 class _Looker:
@@ -122,32 +144,37 @@ class _Looker:
         self._idle = idle
         self._own = threading.get_ident()
         self._labels: dict[CodeType, str] = {}
-        self._cpu_ns: dict[int, int | None] = {}
+        self._cpu_ns: dict[int, int] = {}
 
     def look(self) -> None:
         """Count every thread that counts now."""
         threads = {thread.ident: thread for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():
             thread = threads.get(ident)
-            if ident == self._own or not (self._idle or self._is_active(thread)):
+            weight = 1 if self._idle else self._cpu_us(thread)
+            if ident == self._own or not weight:
                 continue
             name = f"thread {ident:#x}" if thread is None else thread.name
             stack = (name, *(self._label(each.f_code) for each in _outermost_first(frame)))
             if stack in self.counts or len(self.counts) < MAX_STACKS:
-                self.counts[stack] += 1
+                self.counts[stack] += weight
             else:
-                self.counts[OTHER] += 1
+                self.counts[OTHER] += weight
 
-    def _is_active(self, thread: threading.Thread | None) -> bool:
-        """Whether it used the CPU since it was looked at the last time; where that cannot be told, it is."""
+    def _cpu_us(self, thread: threading.Thread | None) -> int:
+        """What it used since it was looked at the last time; 0 for one that the kernel tells nothing of."""
         if thread is None or thread.native_id is None:
-            return True
-        before_ns, now_ns = self._cpu_ns.get(thread.native_id, 0), cpu_ns_of_thread(thread.native_id)
-        seen_before = thread.native_id in self._cpu_ns
-        self._cpu_ns[thread.native_id] = now_ns
-        if now_ns is None or before_ns is None:
-            return True
-        return seen_before and now_ns - before_ns >= ACTIVE_NS
+            return 0
+        now_ns = cpu_ns_of_thread(thread.native_id)
+        before_ns = self._cpu_ns.get(thread.native_id)
+        if now_ns is None:
+            return 0
+        if before_ns is None:
+            self._cpu_ns[thread.native_id] = now_ns
+            return 0
+        used_us = (now_ns - before_ns) // 1000
+        self._cpu_ns[thread.native_id] = before_ns + 1000 * used_us
+        return used_us
 
     def _label(self, code: CodeType) -> str:
         if (label := self._labels.get(code)) is None:

@@ -39,7 +39,7 @@ class Asked:
         taken, missed = answer["taken"], answer["missed"]
         cost = answer["cpu_seconds"] / max(answer["seconds"], 1e-9)
         remark = f"sampled from inside: {taken:,} looks, {missed:,} missed, {cost:.1%} of a core"
-        return Folded(counts=counts, remarks=(remark,))
+        return Folded(counts=counts, in_us=answer["unit"] == "us", remarks=(remark,))
 
     def stacks(self) -> list[ThreadStack]:
         """Of every thread, told by the process itself."""

@@ -1,6 +1,6 @@
 """A flame graph as one SVG file: opens in any browser, fetches nothing, follows light and dark mode.
 
-Each box is a function; its width is its share of the samples, what stands on it was called by it. Boxes can be clicked
+Each box is a function; its width is its share of them all, what stands on it was called by it. Boxes can be clicked
 to look closer, and say their whole name when pointed at. Without scripts the picture is the same.
 """
 
@@ -24,14 +24,17 @@ KINDS = {  # what a file belongs to: class of its boxes and words of the legend
     "ray": ("ray",),
 }
 STYLE = """
-  :root { --page:#ffffff; --ink:#1d2430; --dim:#5b6472; --k0:#9ec5e8; --k1:#c8c2e6; --k2:#cfd4da; --k3:#f2b880; }
+  :root { --page:#ffffff; --ink:#1d2430; --dim:#5b6472; --k0:#9ec5e8; --k1:#c8c2e6; --k2:#cfd4da;
+    --k3:#f2b880; --k4:#e6e9ee; }
   @media (prefers-color-scheme: dark) {
-    :root { --page:#14181f; --ink:#e8ebf0; --dim:#9aa4b2; --k0:#2f5f8a; --k1:#57508f; --k2:#414a57; --k3:#9a5a1c; }
+    :root { --page:#14181f; --ink:#e8ebf0; --dim:#9aa4b2; --k0:#2f5f8a; --k1:#57508f; --k2:#414a57;
+      --k3:#9a5a1c; --k4:#262c36; }
   }
   svg { background:var(--page); } text { font:11px ui-monospace,Menlo,Consolas,monospace; fill:var(--ink); }
   .dim { fill:var(--dim); } .head { font-size:15px; font-weight:600; } g.f { cursor:pointer; }
   g.f rect { stroke:var(--page); stroke-width:.6; } g.f:hover rect { stroke:var(--ink); }
   .k0 { fill:var(--k0); } .k1 { fill:var(--k1); } .k2 { fill:var(--k2); } .k3 { fill:var(--k3); }
+  .k4 { fill:var(--k4); }
 """
 SCRIPT = """
   const boxes = [...document.querySelectorAll('g.f')], margin = %(margin)s, width = %(width)s, letter = %(letter)s;
@@ -60,7 +63,7 @@ class Box:
 
     Attributes:
         label: of the function.
-        count: samples in it.
+        count: of samples, or of microseconds.
         depth: boxes below it.
         left: where it begins, as a share of the whole width.
         share: its width, likewise.
@@ -95,7 +98,7 @@ def boxes_of(folded: Folded) -> list[Box]:
 def flame_svg(folded: Folded, *, title: str) -> str:
     """The graph of `folded` as an SVG document."""
     boxes = boxes_of(folded)
-    head = _head(folded, title)
+    head = _head(folded)
     top = 30 + 16 * len(head)
     height = top + ROW * (1 + max((box.depth for box in boxes), default=0)) + 34
     base = height - 28 - ROW
@@ -106,7 +109,7 @@ def flame_svg(folded: Folded, *, title: str) -> str:
         f"<title>{escape(title)}</title><style>{STYLE}</style>",
         f'<text class="head" x="{MARGIN}" y="24">{escape(title)}</text>',
         *(f'<text class="dim" x="{MARGIN}" y="{42 + 16 * row}">{escape(line)}</text>' for row, line in enumerate(head)),
-        *(_drawn(box, base) for box in boxes),
+        *(_drawn(box, base, folded.words(box.count)) for box in boxes),
         *_legend(height - 12),
         f"<script><![CDATA[{script}]]></script>",
         "</svg>",
@@ -114,14 +117,14 @@ def flame_svg(folded: Folded, *, title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _head(folded: Folded, title: str) -> list[str]:
+def _head(folded: Folded) -> list[str]:
     if not folded.total:
-        return ["no samples: every thread was waiting all the time; --idle counts those that wait", *folded.remarks]
+        return ["nothing was seen: every thread was waiting; --idle counts those that wait", *folded.remarks]
     hottest = ", ".join(f"{name} {share:.0%}" for name, share in folded.hottest(3))
-    return [f"{folded.total:,} samples; most of them in {hottest}", *folded.remarks]
+    return [f"{folded.words(folded.total)}, most of it in {hottest}", *folded.remarks]
 
 
-def _drawn(box: Box, base: float) -> str:
+def _drawn(box: Box, base: float, amount: str) -> str:
     inner = WIDTH - 2 * MARGIN
     x, y, width = MARGIN + box.left * inner, base - ROW * box.depth, box.share * inner
     room = int((width - 6) / LETTER)
@@ -129,14 +132,16 @@ def _drawn(box: Box, base: float) -> str:
     label = escape(box.label, quote=True)
     return (
         f'<g class="f" data-x="{box.left:.7f}" data-w="{box.share:.7f}" data-y="{y:g}" data-n="{label}">'
-        f"<title>{label}: {box.count:,} samples, {box.share:.1%}</title>"
+        f"<title>{label}: {amount}, {box.share:.1%}</title>"
         f'<rect class="k{_kind(box.label)}" x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{ROW - 1:g}" rx="1"/>'
         f'<text x="{x + 3:.2f}" y="{y + 12.5:g}">{escape(shown)}</text></g>'
     )
 
 
 def _kind(label: str) -> int:
-    """Which of KINDS the file of a label is of; one more is everything else, the environment first of all."""
+    """Which of KINDS the file of a label is of; one more is everything else, two more no function: a thread."""
+    if not label.endswith(")"):
+        return len(KINDS) + 1
     file = label.rpartition("(")[2].rstrip(")")
     package = PurePath(file).parts[:1]
     for number, names in enumerate(KINDS.values()):

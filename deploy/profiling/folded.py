@@ -14,20 +14,26 @@ class Folded:
     """What was seen.
 
     Attributes:
-        counts: samples by stack: the thread's name, then "function (file)", outermost first.
+        counts: samples, or microseconds of CPU, by stack: the thread's name, then "function (file)", outermost first.
+        in_us: whether they are microseconds.
         remarks: about how it was sampled, in words.
     """
 
     counts: Mapping[Stack, int]
+    in_us: bool = False
     remarks: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
-        """Samples."""
+        """All of them."""
         return sum(self.counts.values())
 
+    def words(self, count: int) -> str:
+        """A count with its unit."""
+        return f"{count / 1000:,.0f} ms of CPU" if self.in_us else f"{count:,} samples"
+
     def hottest(self, most: int = 5) -> list[tuple[str, float]]:
-        """The functions that were innermost most often, with their share of the samples."""
+        """The functions that were innermost most often, with their share of all."""
         own: Counter[str] = Counter()
         for stack, count in self.counts.items():
             own[stack[-1]] += count
@@ -50,7 +56,7 @@ class Node:
 
     Attributes:
         label: "function (file)".
-        count: samples in it or in what it called.
+        count: in it or in what it called.
         below: what it called, by label.
     """
 
@@ -60,7 +66,7 @@ class Node:
 
 
 def tree_of(counts: Mapping[Stack, int]) -> Node:
-    """The stacks as one tree whose root is every sample."""
+    """The stacks as one tree whose root holds all of them."""
     root = Node("all")
     for stack, count in counts.items():
         at = root

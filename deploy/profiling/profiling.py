@@ -160,6 +160,6 @@ def _answering(reached: Asked | UnreachableError) -> Asked:
 
 def _told(folded: Folded) -> tuple[str, ...]:
     if not folded.total:
-        return (*folded.remarks, "no samples: every thread was waiting; --idle counts those that wait")
+        return (*folded.remarks, "nothing was seen: every thread was waiting; --idle counts those that wait")
     hottest = tuple(f"{share:6.1%}  {name}" for name, share in folded.hottest())
-    return (*folded.remarks, f"{folded.total:,} samples; innermost most often:", *hottest)
+    return (*folded.remarks, f"{folded.words(folded.total)}; most of it in:", *hottest)

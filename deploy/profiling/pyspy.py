@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,15 @@ from typing import Any
 from common.profiling import ThreadStack, short_name
 from deploy.profiling.folded import Folded, parse_folded
 
+LINE = re.compile(r":\d+\)$")
 GRACE_S = 30.0  # beyond the seconds asked for: to find the interpreter in the process, and to write
 DUMP_S = 20.0
+WAITERS = {  # functions that do nothing but wait; py-spy takes their threads for active ones on some kernels
+    "Condition.wait (threading.py)",
+    "EpollSelector.select (selectors.py)",
+    "MonotonicClock.sleep (common/clock.py)",
+    "Worker.main_loop (ray/_private/worker.py)",
+}
 INSTALL = "py-spy is not installed; pip install 'truestep[profile]'"
 
 
@@ -43,7 +51,10 @@ def record(pid: int, *, seconds: float, rate: float, idle: bool) -> Folded:
             counts = parse_folded(file.read_text(encoding="utf-8", errors="replace"))
         except (OSError, ValueError) as error:
             raise PySpyUnable(f"py-spy wrote nothing to be read: {error}") from None
-    return Folded(counts=_shortened(counts), remarks=(f"sampled by py-spy, {rate:g} times a second",))
+    shortened = _shortened(counts)
+    if not idle:
+        shortened = {stack: count for stack, count in shortened.items() if stack[-1] not in WAITERS}
+    return Folded(counts=shortened, remarks=(f"sampled by py-spy, {rate:g} times a second",))
 
 
 def dump(pid: int) -> list[ThreadStack]:
@@ -58,7 +69,8 @@ def dump(pid: int) -> list[ThreadStack]:
 def _thread(thread: dict[str, Any]) -> ThreadStack:
     frames = [f"{frame['name']} ({short_name(frame['filename'])}:{frame['line']})" for frame in thread["frames"]]
     name = thread.get("thread_name") or f"thread {thread.get('os_thread_id') or thread['thread_id']}"
-    state = "holds the interpreter lock" if thread.get("owns_gil") else "computes" if thread.get("active") else "waits"
+    waits = not (frames and thread.get("active")) or LINE.sub(")", frames[0]) in WAITERS
+    state = "waits" if waits else "holds the interpreter lock" if thread.get("owns_gil") else "computes"
     return ThreadStack(thread=f"{name} ({state})", frames=tuple(reversed(frames)))
 
 

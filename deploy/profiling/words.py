@@ -12,7 +12,10 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def stacks_words(stacks: Iterable[ThreadStack]) -> str:
     """Each thread with its frames, innermost first."""
-    blocks = ["\n".join([stack.thread, *(f"    {frame}" for frame in reversed(stack.frames))]) for stack in stacks]
+    blocks = []
+    for stack in stacks:
+        frames = stack.frames or ("outside of Python",)
+        blocks.append("\n".join([stack.thread, *(f"    {frame}" for frame in reversed(frames))]))
     return "\n\n".join(blocks) + "\n"
 
 
