@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= runs
 
-.PHONY: install run test test-all test-net lint bench clean
+.PHONY: install run test test-all test-net watch lint bench clean
 
 install: $(STAMP)
 
@@ -29,6 +29,12 @@ test-all: $(STAMP)
 test-net: $(STAMP)
 	command -v ip > /dev/null || (apt-get update && apt-get install --yes --no-install-recommends iproute2)
 	TRUESTEP_TEST_NET=1 $(BIN)/python -m pytest -m net -s tests/net
+
+# A run of four actors and two ranks under a real Prometheus, which is installed here if it is not there; then an actor,
+# a rank, Prometheus and the driver are killed.
+watch: $(STAMP)
+	command -v prometheus > /dev/null || (apt-get update && apt-get install --yes --no-install-recommends prometheus)
+	$(BIN)/python -m pytest -s tests/watching
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

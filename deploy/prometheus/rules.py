@@ -23,11 +23,11 @@ def rule_file() -> str:
     return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, width=100, allow_unicode=True)
 
 
-def markdown_table() -> str:
-    """The alerts as the Markdown table of docs/watching.md."""
-    lines = ["| alert | severity | fires when | for | look at |", "| --- | --- | --- | --- | --- |"]
+def markdown_table(runbooks: str) -> str:
+    """The alerts as a Markdown table; `runbooks` is where their pages are, as seen from the document."""
+    lines = ["| alert | severity | fires when | for | board |", "| --- | --- | --- | --- | --- |"]
     for alert in ALERTS:
-        page = f"[{alert.name}](../deploy/runbooks/{alert.name}.md)"
+        page = f"[{alert.name}]({runbooks}/{alert.name}.md)"
         expression = alert.expression.replace("|", "\\|")
         lines.append(f"| {page} | {alert.severity} | `{expression}` | {alert.hold} | {board_of(alert.query).title} |")
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deploy.grafana.boards.board import FULL_WIDTH, Board, Look, Panel, Row
 from deploy.prometheus.alerts import RUNBOOKS_URL
-from deploy.prometheus.queries import learner, overview
+from deploy.prometheus.queries import overview
 
 BOARD = Board(
     uid="truestep-overview",
@@ -68,6 +68,5 @@ BOARD = Board(
                 Panel(title="Processes that answer", queries=(overview.TARGETS_UP,), width=6),
             ),
         ),
-        Row(title="How stale", panels=(Panel(title="Lag", queries=(learner.LAG_MEDIAN, learner.LAG_P99), width=24),)),
     ),
 )

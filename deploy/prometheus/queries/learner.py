@@ -5,11 +5,9 @@ from __future__ import annotations
 from deploy.prometheus.queries.query import Query, Unit, When, mean, quantile
 
 
-def _statistic(name: str, help: str, *, unit: Unit = Unit.NUMBER, when: When = When.RUNNING) -> Query:
+def _statistic(name: str, help: str, *, unit: Unit = Unit.NUMBER) -> Query:
     """One statistic of the algorithm; ranks agree on it, so their greatest is that of each."""
-    return Query(
-        promql=f'max by (run) (truestep_learner_statistic{{$run, statistic="{name}"}})', unit=unit, help=help, when=when
-    )
+    return Query(promql=f'max by (run) (truestep_learner_statistic{{$run, statistic="{name}"}})', unit=unit, help=help)
 
 
 PHASE_MEAN = Query(
@@ -45,11 +43,9 @@ ENTROPY = _statistic(
     "entropy", "Entropy of the policy. It falls as the policy decides; a sudden fall to 0 ends exploration."
 )
 APPROXIMATE_KL = _statistic(
-    "approximate_kl", "How far the update moved the policy: KL divergence, approximately.", when=When.PPO
+    "approximate_kl", "How far the policy is from the one that acted: KL divergence, by Schulman's estimate."
 )
-CLIP_FRACTION = _statistic(
-    "clip_fraction", "Share of rows whose policy ratio was clipped.", unit=Unit.SHARE, when=When.PPO
-)
+CLIP_FRACTION = _statistic("clip_fraction", "Share of rows whose importance weight was clipped.", unit=Unit.SHARE)
 EXPLAINED_VARIANCE = _statistic(
     "explained_variance", "How much of the returns the value function explains: 1 all, 0 nothing, below 0 misleads."
 )

@@ -50,13 +50,10 @@ class When(StrEnum):
     EVALUATED = "Empty until an evaluation has been played."
     CHECKPOINTED = "Empty until a checkpoint has been written."
     ASYNCHRONOUS = "Empty in synchronous collection."
-    RANKS = "Empty with a single learner rank."
     PROCESSES = "Empty with engine inline, where everything is in the driver's process."
     GPU = "Empty where no process has a GPU."
     RECOVERED = "Empty until the group of ranks has recovered from something."
     FIRING = "Empty while nothing is wrong."
-    PPO = "Empty for algorithms without a clipped policy ratio."
-    CORE = "Empty for networks without a recurrent layer."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
