@@ -120,6 +120,20 @@ class Compare:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write what a run did, or two runs side by side, as one HTML page that needs nothing else."""
+
+    run: RunName
+    other: Positional[Annotated[str, arg(metavar="RUN2", help="Another run, to be drawn over the first.")]] = ""
+    out: Out = Path("runs")
+    out_b: Path | None = None
+    """Output directory of RUN2, if it is another one."""
+    output: Path | None = None
+    """The file; report.html in the directory of RUN if not given (report-with-RUN2.html with two)."""
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reproduce:
     """Make a run again from its ledger, and compare every fragment and update; exits with 1 if one differs."""
 
@@ -190,6 +204,20 @@ class CheckEnv:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Top:
+    """Watch a live run in the terminal: rates, returns, what holds it up, every process; q leaves, the run goes on."""
+
+    run: RunName
+    address: str = ""
+    """host:port of the driver, for a run whose record is not on this machine."""
+    interval: float = 2.0
+    """Seconds between two looks."""
+    once: bool = False
+    """Print one screen and end."""
+    out: Out = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """Show what a process of a live run is doing, without stopping it: flame graph, stacks, torch trace or memory."""
 
@@ -214,7 +242,7 @@ class Profile:
     out: Out = Path("runs")
 
 
-Command = Train | Resume | Evaluate | Runs | Show | Compare | Reproduce | Replay | Drill | CheckEnv | Profile
+Command = Train | Resume | Evaluate | Runs | Show | Compare | Report | Reproduce | Replay | Drill | CheckEnv | Top | Profile
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -226,10 +254,12 @@ def main(arguments: list[str] | None = None) -> None:
         "runs": Runs,
         "show": Show,
         "compare": Compare,
+        "report": Report,
         "reproduce": Reproduce,
         "replay": Replay,
         "drill": Drill,
         "check": CheckEnv,
+        "top": Top,
         "profile": Profile,
     }
     command = tyro.extras.subcommand_cli_from_dict(commands, prog="truestep", description=__doc__, args=arguments)

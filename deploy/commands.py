@@ -28,9 +28,11 @@ from deploy.profiling.command import profile
 from deploy.replay import replay
 from deploy.replayed import replayed_lines
 from deploy.report import report_lines, run_report, run_row
+from deploy.reporting.page import write_report
 from deploy.reproduce import reproduce
 from deploy.reproduction import reproduction_lines
 from deploy.session import Outcome, resume, train
+from deploy.top.command import top
 from deploy.training_replay import replay_training, training_lines
 
 WIDE = 140  # columns of a table that goes to a file or a pipe
@@ -51,6 +53,8 @@ def carry_out(command: cli.Command) -> int:
             return _show(command)
         case cli.Compare():
             return _compare(command)
+        case cli.Report():
+            return _report(command)
         case cli.Reproduce():
             return _reproduce(command)
         case cli.Replay():
@@ -59,6 +63,8 @@ def carry_out(command: cli.Command) -> int:
             return _drill(command)
         case cli.CheckEnv():
             return check_environment(command)
+        case cli.Top():
+            return top(command)
         case cli.Profile():
             return profile(command)
         case other:
@@ -217,6 +223,15 @@ def _compare(command: cli.Compare) -> int:
         print(json.dumps(comparison.to_plain(), allow_nan=False))
     else:
         print("\n".join(comparison_lines(comparison)))
+    return EXIT_FINISHED
+
+
+def _report(command: cli.Report) -> int:
+    written = write_report(command.run, command.other, out=command.out, out_b=command.out_b, output=command.output)
+    if command.json:
+        print(json.dumps({"path": str(written.path), "runs": written.runs, "bytes": written.num_bytes}))
+    else:
+        print(f"report       {written.path} ({written.num_bytes / 1000:,.0f} kB)")
     return EXIT_FINISHED
 
 

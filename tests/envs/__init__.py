@@ -33,6 +33,7 @@ PLAIN = {
     "StatefulObject": "drawing:StatefulObjectEnv",
     "Opaque": "drawing:OpaqueEnv",
     "Jitter": "jitter:JitterEnv",
+    "SpinningCartPole": "spinning:SpinningCartPoleEnv",
 }
 COUNTING = {
     "Counting": {},
