@@ -71,8 +71,6 @@ class DriverMetrics:
         self._marks = {stage: values.counter(catalogue.DRIVER_STAGE_MARKS, stage) for stage in Stage}
         self._stages = {stage: values.gauge(catalogue.DRIVER_STAGE_STATE, stage) for stage in Stage}
         self._run = values.info(catalogue.DRIVER_RUN)
-        self._store_used = values.gauge(catalogue.DRIVER_STORE_USED)
-        self._store_capacity = values.gauge(catalogue.DRIVER_STORE_CAPACITY)
         self._labels = ClosedLabels()
         self._clock = clock or MonotonicClock()
         self._committed_ns = self._saved_ns = self._clock.now_ns()
@@ -262,12 +260,6 @@ class DriverMetrics:
             if result is SaveResult.OK:
                 self._saved_ns = self._clock.now_ns()
 
-    def set_object_store(self, *, used_bytes: int, capacity_bytes: int) -> None:
-        """Export how full Ray's object stores are, all nodes together."""
-        with self._values.recording():
-            self._store_used.set(used_bytes)
-            self._store_capacity.set(capacity_bytes)
-
     def set_stages(self, *, marks: Mapping[Stage, int], states: Mapping[Stage, int]) -> None:
         """Export how the ring stands.
 
@@ -289,3 +281,19 @@ class DriverMetrics:
             self._stall_seconds[verdict].add(seconds)
             for other, gauge in self._stall.items():
                 gauge.set(float(other is verdict))
+
+
+class ObjectStoreMetrics:
+    """How full Ray's object stores are. Beside `DriverMetrics`: it is read by a thread of its own."""
+
+    def __init__(self, registry: HasValues) -> None:
+        values = self._values = registry.values
+        self._used = values.gauge(catalogue.DRIVER_STORE_USED)
+        self._capacity = values.gauge(catalogue.DRIVER_STORE_CAPACITY)
+
+    def set(self, filling: tuple[int, int] | None) -> None:
+        """Export bytes used and bytes held, all nodes together; None takes both away."""
+        used, held = filling or (None, None)
+        with self._values.recording():
+            self._used.set(used)
+            self._capacity.set(held)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from common.driver_metrics import DriverMetrics
+from common.driver_metrics import DriverMetrics, ObjectStoreMetrics
 from common.metric_catalogue import CATALOGUE, markdown_table
 from common.metric_labels import (
     ActorState,
@@ -44,6 +44,7 @@ __all__ = [
     "DropReason",
     "LearnerMetrics",
     "MetricsServer",
+    "ObjectStoreMetrics",
     "PortRange",
     "RankState",
     "RecoveryCause",

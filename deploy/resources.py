@@ -16,7 +16,16 @@ from typing import Any
 from common.clock import Clock, MonotonicClock
 from common.gpu_watch import Binding, visible_gpus
 from common.harmless import harmless
-from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, Registry, Target, new_registry, serve
+from common.metrics import (
+    ActorMetrics,
+    LearnerMetrics,
+    MetricsServer,
+    ObjectStoreMetrics,
+    Registry,
+    Target,
+    new_registry,
+    serve,
+)
 from common.ports import address_of, reachable_host
 from common.process_identity import ProcessIdentity
 from common.process_metrics import ProcessMetrics
@@ -115,6 +124,7 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
     from deploy.ray_launch import connect, disconnect
     from deploy.ray_processes import ProcessSetup, source_digests
     from deploy.ray_resources import gpus_of_a_rank
+    from deploy.ray_store import StoreWatch
 
     num_actors, num_ranks = config.actors.bounds[1], config.learner.ranks
     frame_bytes = composition.layout.frame_layout().payload_bytes
@@ -136,7 +146,7 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
     try:
         num_gpus = gpus_of_a_rank(config.learner.device, num_ranks)
         engine = RayEngine(composition, setup, session.clock, gpus_of_a_rank=num_gpus)
-        with _used(session, composition, engine):
+        with _used(session, composition, engine), StoreWatch(ObjectStoreMetrics(session.metrics)):
             yield engine
     finally:
         if embedded:

@@ -8,7 +8,7 @@ import pytest
 
 from common.clock import ManualClock
 from common.metric_kinds import Kind, Metric
-from common.metric_values import Distribution, Values
+from common.metric_values import Values
 from common.metrics import DriverMetrics, SaveResult, new_registry
 
 DEPTH = Metric(name="depth", kind=Kind.GAUGE, help="Depth.")
@@ -79,15 +79,3 @@ def test_ages_grow_while_the_driver_hangs() -> None:
     metrics.observe_checkpoint(seconds=0.1, result=SaveResult.OK)
     clock.advance(1.0)
     assert ages() == (4.0, 1.0)
-
-
-def test_the_object_store_is_there_once_it_is_known() -> None:
-    """Engine inline has none, so it has no series either."""
-    registry = new_registry()
-    metrics = DriverMetrics(registry)
-    assert not [name for name in readings(registry.values) if "object_store" in name]
-    metrics.set_object_store(used_bytes=3, capacity_bytes=8)
-    seen = readings(registry.values)
-    assert seen["truestep_driver_object_store_used_bytes"] == 3
-    assert seen["truestep_driver_object_store_capacity_bytes"] == 8
-    assert not isinstance(seen["truestep_driver_object_store_used_bytes"], Distribution)
