@@ -30,8 +30,8 @@ test-net: $(STAMP)
 	command -v ip > /dev/null || (apt-get update && apt-get install --yes --no-install-recommends iproute2)
 	TRUESTEP_TEST_NET=1 $(BIN)/python -m pytest -m net -s tests/net
 
-# A run of four actors and two ranks under a real Prometheus, which is installed here if it is not there; then an actor,
-# a rank, Prometheus and the driver are killed.
+# A run of four actors and two ranks under a real Prometheus, which is installed here if it is not there; an actor, a
+# rank and Prometheus are killed, and the run is stopped and resumed.
 watch: $(STAMP)
 	command -v prometheus > /dev/null || (apt-get update && apt-get install --yes --no-install-recommends prometheus)
 	$(BIN)/python -m pytest -s tests/watching

@@ -85,7 +85,7 @@ def test_an_alert_has_a_page(alert: Alert) -> None:
     """In three parts, with at least one command or panel to look at."""
     page = (RUNBOOKS / f"{alert.name}.md").read_text()
     assert page.startswith(f"# {alert.name}\n")
-    assert [part for part in PARTS if part in page] == list(PARTS)
+    assert [line for line in page.splitlines() if line.startswith("#")][1:] == list(PARTS)
     assert "`" in page
 
 

@@ -13,7 +13,7 @@ from deploy.session import train
 from tests.e2e.command import updates_made
 from tests.e2e.in_process import beside
 from tests.watching.prometheus_server import PrometheusServer, free_port, needs_prometheus
-from tests.watching.walk import answered_without_cause, holding, unanswered, wrong_alerts
+from tests.watching.walk import LOAD, answered_without_cause, holding, unanswered, wrong_alerts
 
 LIMIT_S = 60.0
 RUN = "watched"
@@ -41,12 +41,12 @@ def test_every_panel_and_alert_has_its_answer(tmp_path: Path) -> None:
         with PrometheusServer(tmp_path, driver=f"127.0.0.1:{port}") as prometheus:
             clock = MonotonicClock()
             assert wait_until(lambda: updates_made(tmp_path, RUN) > 100, clock=clock, seconds=LIMIT_S)
-            held = holding(config, tmp_path, RUN)
+            held = holding(prometheus, config, tmp_path, RUN)
             wait_until(lambda: not unanswered(prometheus, held), clock=clock, seconds=LIMIT_S, poll_s=1.0)
             assert unanswered(prometheus, held) == {}
             assert answered_without_cause(prometheus, held) == {}
             assert wrong_alerts(prometheus, held) == {}
-            assert prometheus.firing() == set()
+            assert prometheus.firing() <= LOAD
 
     outcome = beside(lambda stop: train(config, out=tmp_path, run=RUN, stop=stop), script)
     assert outcome.status == "interrupted", outcome.verdict

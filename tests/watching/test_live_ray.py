@@ -1,4 +1,4 @@
-"""`make watch`: a run of four actors and two learner ranks under a real Prometheus, and what dies meanwhile."""
+"""A run of four actors and two learner ranks under a real Prometheus, and what dies meanwhile (`make watch`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,13 +15,13 @@ from common.metric_catalogue import CATALOGUE as METRICS
 from common.metric_kinds import Kind
 from common.runs import RunRegistry
 from deploy.config import parse_config
-from deploy.prometheus.queries import stability
+from deploy.prometheus.queries import When, stability
 from tests.e2e.command import Started, processes_of, updates_made
 from tests.watching.prometheus_server import PrometheusServer, free_port, needs_prometheus
-from tests.watching.walk import answered_without_cause, holding, unanswered, wrong_alerts
+from tests.watching.walk import LOAD, answered_without_cause, holding, unanswered, wrong_alerts
 
 pytest.importorskip("ray")
-LIMIT_S = 120.0
+LIMIT_S = 180.0
 RUN = "watched"
 NUM_ACTORS, NUM_RANKS = 4, 2
 DRIVERS_TOTALS = [
@@ -41,17 +40,17 @@ class Watched:
 
     def train(self) -> Started:
         sizes = ["--actors", f"{NUM_ACTORS}", "--learners", f"{NUM_RANKS}", "--lanes", "4", "--rows", "32"]
-        pace = ["--steps", f"{10**9}", "--set", "evaluation.every=200", "--set", "evaluation.episodes=2"]
+        pace = ["--steps", f"{10**9}", "--set", "evaluation.every=25", "--set", "evaluation.episodes=2"]
         named = ["--out", f"{self.out}", "--run", RUN, "--set", self._port]
         return Started(["train", "CartPole-v1", "--algo", "impala", *sizes, *pace, *named])
 
     def resume(self) -> Started:
         return Started(["resume", RUN, "--out", f"{self.out}"])
 
-    def holding(self) -> Any:
+    def holding(self) -> set[When]:
         with RunRegistry.open(self.out / "runs.sqlite", read_only=True) as registry:
             config = parse_config(registry.run(RUN).config)
-        return holding(config, self.out, RUN)
+        return holding(self.prometheus, config, self.out, RUN)
 
     def instances(self, role: str) -> set[str]:
         """Processes that Prometheus can read now."""
@@ -93,17 +92,17 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_panel_and_alert_over_ray_and_deaths_leave_right_series(tmp_path: Path) -> None:
-    """All boards and alerts; then an actor, a rank, Prometheus and the driver die, one after the other."""
+    """All boards and alerts; then an actor, a rank and Prometheus are killed, and the run is stopped and resumed."""
     watched = Watched(tmp_path, port=free_port())
     with watched.prometheus as prometheus:
         with watched.train() as driver:
-            driver.wait_for(lambda: updates_made(tmp_path, RUN) > 450, "450 updates", LIMIT_S)
+            driver.wait_for(lambda: updates_made(tmp_path, RUN) > 60, "60 updates", LIMIT_S)
             until(watched.everybody)
             until(lambda: not unanswered(prometheus, watched.holding()))
             held = watched.holding()
             assert answered_without_cause(prometheus, held) == {}
             assert wrong_alerts(prometheus, held) == {}
-            assert prometheus.firing() == set()
+            assert prometheus.firing() <= LOAD
 
             watched.kill_one(driver, "actor", "ray::ActorProcess")
             assert [sample.value for sample in prometheus.ask("truestep_driver_actor_restarts_total")] == [1]

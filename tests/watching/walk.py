@@ -1,7 +1,7 @@
 """Asks a live Prometheus everything that boards and alerts ask it, and says what was answered wrongly.
 
-A query has an answer exactly when its `When` says so. That a condition does not hold is checked against the run and the
-machine, not against Prometheus.
+A query has an answer exactly when its `When` says so. Whether a condition holds is read from the run's configuration and
+record and from the machine; of the series only what fires.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from deploy.prometheus.queries import CATALOGUE, When
 from deploy.sync_tally import RECOVERED
 from tests.watching.prometheus_server import PrometheusServer
 
+LOAD = {"TruestepStalled", "TruestepUnbalanced", "TruestepMemoryHigh"}  # what a small or busy machine may cause
 WINDOW = "2m"  # longer than any of these runs has lasted: what happened once is in it
 
 
-def holding(config: RunConfig, out: Path, run: str) -> set[When]:
-    """The conditions that hold in this run on this machine. It must have come to an evaluation and a checkpoint."""
+def holding(prometheus: PrometheusServer, config: RunConfig, out: Path, run: str) -> set[When]:
+    """The conditions that hold in this run, on this machine, now."""
     with RunRegistry.open(out / "runs.sqlite", read_only=True) as registry:
         recovered = any(event.kind == RECOVERED for event in registry.events(run))
         evaluated = bool(registry.evaluations(run))
@@ -33,7 +34,7 @@ def holding(config: RunConfig, out: Path, run: str) -> set[When]:
         When.PROCESSES: config.engine == "ray",
         When.GPU: Path("/dev/nvidia0").exists(),
         When.RECOVERED: recovered,
-        When.FIRING: False,
+        When.FIRING: bool(prometheus.firing()),
     }
     return {when for when in When if facts[when]}
 

@@ -118,8 +118,11 @@ SILENT_PROCESSES = Query(
     legend="{{instance}}",
     when=When.PROCESSES,
 )
+# A driver that ends in good order lists nobody in its last moment. If Prometheus asks then, `up` ends; if not, it keeps
+# the list that it had, and `up` is 0.
+_DRIVER_ANSWERED = 'max by (run) (max_over_time(up{$run, role="driver"}[1h]))'
 DRIVER_GONE = Query(
-    promql=('(1 - max by (run) (up{$run, role="driver"})) * max by (run) (max_over_time(up{$run, role="driver"}[1h]))'),
+    promql=f'{_DRIVER_ANSWERED} - (max by (run) (up{{$run, role="driver"}}) or 0 * {_DRIVER_ANSWERED})',
     unit=Unit.FLAG,
     help="1 where a driver answered within the last hour and does not now: its run has ended, or it died.",
 )
