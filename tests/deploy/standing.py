@@ -49,6 +49,7 @@ class Standing:
     """What is read of a conductor; tests move it."""
 
     committed: int = 0
+    issued: int = 0
     env_steps: int = 0
     version: int = 0
     term: int = 0

@@ -1,0 +1,123 @@
+"""Runs with one thing wrong: a healthy one on loads that sleep, and seven slow-downs planted in it.
+
+    4 actors, 20 fragments a second together ──► 2 ranks, 5 updates a second of 4 fragments, at work 60 % of the time
+
+Environments and ranks sleep for most of their time, so that the healthy run leaves more than a third of two cores idle.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.envs import SLEEPY_CARTPOLE
+from common.metrics import Stall
+from deploy.config import RunConfig, merge, parse_config, recipe
+from deploy.drill_faults import ActorFault, ActorFaultKind, Drill
+from learner.parallel.faults import FaultKind, RankFault
+
+NUM_ACTORS, NUM_RANKS = 4, 2
+UPDATES = 400  # more than a run makes: each may be delayed
+LEARN_S = 0.1  # that a rank sleeps in an update
+VICTIM = 1  # the actor and the rank that are slow alone
+HOGS_PER_CORE = 2
+
+BASE: Mapping[str, Any] = {
+    "env": {"id": SLEEPY_CARTPOLE, "kwargs": {"step_s": 0.0028}},
+    "actors": {"num": NUM_ACTORS, "lanes": 2, "rows": 32},
+    "learner": {"ranks": NUM_RANKS},
+    "flow": {"mode": "async", "fragments": NUM_ACTORS},
+    "evaluation": {"every": 0},
+    "steps": 10_000_000,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One way to be slow.
+
+    Attributes:
+        name: of it.
+        verdict: that it should get.
+        settings: beyond `BASE`.
+        learn_s: that every rank sleeps in an update.
+        late_s: that rank `VICTIM` sleeps longer.
+        slow_step_s: that environments of actor `VICTIM` sleep longer at each step.
+        disk_s: that a checkpoint takes longer.
+        hogs: processes that do nothing but compute.
+    """
+
+    name: str
+    verdict: Stall
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    learn_s: float = LEARN_S
+    late_s: float = 0.0
+    slow_step_s: float = 0.0
+    disk_s: float = 0.0
+    hogs: int = 0
+
+    def config(self, seed: int) -> RunConfig:
+        """Of a run."""
+        values = merge(merge(recipe("impala", SLEEPY_CARTPOLE)[1], BASE), self.settings)
+        return parse_config(merge(values, {"algo": "impala", "engine": "ray", "seed": seed}))
+
+    def drill(self, scratch: Path) -> Drill:
+        """What goes wrong in it; no mark is ever written in `scratch`, so it goes wrong again and again."""
+        delays = [self.learn_s + (self.late_s if rank == VICTIM else 0.0) for rank in range(NUM_RANKS)]
+        of_ranks = tuple(
+            RankFault(kind=FaultKind.DELAY, rank=rank, update=update, seconds=seconds)
+            for rank, seconds in enumerate(delays)
+            for update in range(UPDATES)
+        )
+        slow = ActorFault(
+            kind=ActorFaultKind.SLOW_ENV,
+            actor=VICTIM,
+            update=0,
+            mark=str(scratch / "unmarked"),
+            seconds=self.slow_step_s,
+        )
+        return Drill(of_ranks=of_ranks, of_actors=(slow,) if self.slow_step_s else (), disk_s=self.disk_s)
+
+
+CASES = (
+    Case(name="healthy", verdict=Stall.HEALTHY),
+    Case(name="slow environment", verdict=Stall.ACTOR_BOUND, settings={"env": {"kwargs": {"step_s": 0.015}}}),
+    Case(name="one slow actor", verdict=Stall.SLOW_ACTOR, slow_step_s=0.02),
+    Case(name="slow learner", verdict=Stall.LEARNER_BOUND, learn_s=0.6),
+    Case(name="slow disk", verdict=Stall.IO_BLOCKED, settings={"checkpoint": {"every": 5}}, disk_s=1.5),
+    Case(name="CPU hog", verdict=Stall.CPU_OVERSUBSCRIBED, hogs=HOGS_PER_CORE),
+    Case(
+        name="tiny queue",
+        verdict=Stall.FLOW_BOUND,
+        settings={"flow": {"first_in_flight": NUM_ACTORS, "most_in_flight": NUM_ACTORS}},
+    ),
+    Case(name="delayed rank", verdict=Stall.SYNC_BOUND, late_s=0.3),
+)
+
+
+@contextmanager
+def burning(per_core: int) -> Iterator[None]:
+    """So many processes for each core compute while the block lasts."""
+    context = multiprocessing.get_context("spawn")
+    hogs = [context.Process(target=_burn, daemon=True) for _ in range(per_core * (os.cpu_count() or 1))]
+    for hog in hogs:
+        hog.start()
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+        for hog in hogs:
+            hog.join()
+
+
+def _burn() -> None:
+    number: Callable[[int], int] = lambda n: (n * 1_103_515_245 + 12_345) % 2**31  # noqa: E731
+    value = 1
+    while True:
+        value = number(value)

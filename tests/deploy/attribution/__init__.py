@@ -1,0 +1,1 @@
+"""Stall attribution: facts, figures, verdicts, and incidents that were recorded."""
