@@ -4,8 +4,8 @@
 
 Each run trains with engine ray for `--seconds` after its first judgement; its verdict is the last that came into
 force, as the run's record has it. A healthy run counts as blamed if anything ever came into force. Prints what was
-found of each run, the confusion matrix, and one last line `RESULT {json}`. `--record` keeps the last window of snapshots of each case:
-tests/deploy/attribution/incidents holds some, which replay as unit tests.
+found of each run, the confusion matrix, and one last line `RESULT {json}`. `--record` keeps the last window of
+snapshots of each case: tests/deploy/attribution/incidents holds some, which replay as unit tests.
 """
 
 from __future__ import annotations
