@@ -114,6 +114,11 @@ def thread_cpu_ns() -> int:
     return time.thread_time_ns()
 
 
+def process_cpu_ns() -> int:
+    """CPU time of all threads of this process so far."""
+    return time.process_time_ns()
+
+
 def cpu_ns_of_thread(native_id: int) -> int | None:
     """CPU nanoseconds that another thread of this process has used, by its kernel id; None if it is gone.
 
