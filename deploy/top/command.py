@@ -18,7 +18,7 @@ from deploy.watched import address_of_run
 
 LONGEST_S = 60.0
 WIDE = 140  # columns where the screen goes to a file or a pipe
-FIRST_LOOK_S = 1.0  # between the two looks that rates take
+FIRST_LOOK_S = 2.0  # between the two looks that rates take
 
 
 def top(command: Top, console: Console | None = None) -> int:
@@ -37,7 +37,12 @@ def top(command: Top, console: Console | None = None) -> int:
     try:
         scraper.scrape(address)  # raises where nobody is
         watching = Watching(command.run, address, RecordedRun(command.run, command.out), scraper, clock)
-        ended = _once(watching, console, clock) if command.once else _live(watching, console, clock, command.interval)
+        if command.once:
+            ended = _once(watching, console, clock)
+        elif console.is_terminal:
+            ended = _live(watching, console, clock, command.interval)
+        else:
+            ended = _printed(watching, console, clock, command.interval)
     except KeyboardInterrupt:  # one of the ways to leave
         ended = None
     finally:
@@ -59,13 +64,22 @@ def _once(watching: Watching, console: Console, clock: Clock) -> Ended | None:
 
 def _live(watching: Watching, console: Console, clock: Clock, interval_s: float) -> Ended | None:
     """Until the run has ended; None if somebody left before."""
-    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live, keys(clock) as wait_key:
-        wait_s = min(interval_s, FIRST_LOOK_S)
+    with Live(console=console, screen=True, auto_refresh=False) as live, keys(clock) as wait_key:
         for seen in watching.screens():
             if isinstance(seen, Ended):
                 return seen
-            live.update(replace(seen, interactive=console.is_terminal), refresh=True)
-            if wait_key(wait_s) in ("q", "Q"):
+            live.update(replace(seen, interactive=True), refresh=True)
+            if wait_key(interval_s) in ("q", "Q"):
                 return None
-            wait_s = interval_s
+    return None
+
+
+def _printed(watching: Watching, console: Console, clock: Clock, interval_s: float) -> Ended | None:
+    """For files and pipes: one screen below the other."""
+    for seen in watching.screens():
+        if isinstance(seen, Ended):
+            return seen
+        console.print(seen)
+        console.print()
+        clock.sleep(interval_s)
     return None

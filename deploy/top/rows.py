@@ -85,7 +85,7 @@ def rank_row(process: LiveProcess, scrape: Scrape, window: Window) -> RankRow:
     """What is known of a learner rank."""
     seen, rates = scrape.seen.get(process.instance), _rates(process, window)
     reading = Reading({}) if seen is None else seen.reading
-    phases = rates.by("truestep_learner_phase_seconds_sum", "phase")
+    phases = _within_one(rates.by("truestep_learner_phase_seconds_sum", "phase"))
     used, total = (reading.value(f"truestep_process_gpu_memory_{what}_bytes") for what in ("used", "total"))
     return RankRow(
         name=process.name,
@@ -104,6 +104,12 @@ def rank_row(process: LiveProcess, scrape: Scrape, window: Window) -> RankRow:
 
 def _rates(process: LiveProcess, window: Window) -> Rates:
     return window.rates(lambda scrape: scrape.seen.get(process.instance))
+
+
+def _within_one(shares: Mapping[str, float]) -> dict[str, float]:
+    """An update that began before the window counts in it as a whole: what is above 1 in all is scaled down to it."""
+    total = max(1.0, sum(shares.values()))
+    return {name: share / total for name, share in shares.items()}
 
 
 def _share(seconds_per_s: float | None) -> float | None:

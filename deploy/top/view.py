@@ -21,6 +21,7 @@ WIDE = 100  # columns from which every figure is shown
 NARROW = 64  # below: names, rates and what is wrong
 MOST_ROWS = 24  # of actors; the rest is summed up
 LABEL = 12
+TIME = slice(11, 19)  # of an ISO 8601 label, UTC
 PHASES = ("intake", "learn", "close", "publish")
 
 
@@ -47,20 +48,17 @@ class Screen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Group(*self._parts(options.max_width))
 
-    def _parts(self, width: int) -> Iterable[Text | Table | ProgressBar]:
+    def _parts(self, width: int) -> Iterable[Text | Table]:
         figures = self.figures
         yield _title(self.run, self.address, figures)
         if self.trouble:
             yield Text(self.trouble, style="bold red")
         if figures is not None:
-            total = 0 if self.recorded is None else self.recorded.total_steps
-            if total and figures.progress.steps is not None:
-                yield ProgressBar(total=total, completed=figures.progress.steps, width=min(width, 60))
             yield _summary(figures, self.recorded, width)
             yield _actors(figures, width)
             yield _ranks(figures, width)
         if self.recorded is not None and self.recorded.events and width >= NARROW:
-            yield _events(self.recorded)
+            yield from _events(self.recorded)
         if self.interactive:
             yield Text("q leaves; the run goes on", style="dim")
 
@@ -78,6 +76,8 @@ def _summary(figures: Figures, recorded: Recorded | None, width: int) -> Table:
     table.add_column(width=LABEL, style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     total = 0 if recorded is None else recorded.total_steps
+    if total and figures.progress.steps is not None:
+        table.add_row("", ProgressBar(total=total, completed=figures.progress.steps, width=min(width - LABEL - 1, 60)))
     table.add_row("progress", _progress(figures.progress, total))
     table.add_row("returns", _returns(figures.progress))
     table.add_row("verdict", _verdict(figures.stall, ("", "") if recorded is None else recorded.finding))
@@ -112,10 +112,10 @@ def _returns(progress: Progress) -> str:
 def _verdict(stall: Stall, finding: tuple[str, str]) -> Text:
     if not stall.verdict:
         return Text("none yet")
-    verdict, words = finding
-    text = Text(stall.verdict.replace("_", "-"), style="green" if stall.verdict == "healthy" else "bold yellow")
-    if words and verdict == stall.verdict:
-        text.append(f": {words}", style="not bold default")
+    words = finding[1] if finding[0] == stall.verdict else ""
+    name, colon, why = (words or stall.verdict.replace("_", "-")).partition(":")
+    text = Text(name, style="green" if stall.verdict == "healthy" else "bold yellow")
+    text.append(f"{colon}{why}", style="not bold default")
     shares = sorted(stall.shares.items(), key=lambda item: -item[1])
     if len(shares) > 1:
         told = ", ".join(f"{name.replace('_', '-')} {share:.0%}" for name, share in shares[:4])
@@ -227,17 +227,13 @@ def _rank_cells(row: RankRow) -> list[str]:
     ]
 
 
-def _events(recorded: Recorded) -> Table:
-    table = _table("events")
-    table.show_header = False
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis")
+def _events(recorded: Recorded) -> Iterable[Text]:
+    yield Text("events", style="bold")
     for event in recorded.events:
+        line = Text(f"{event.wall[TIME]}  ", style="dim", no_wrap=True, overflow="ellipsis")
+        line.append(f"{event.kind:<20} ", style="not dim")
         facts = {key: value for key, value in event.data.items() if key != "detail" and value != ""}
-        words = "  ".join(f"{key}={brief(value)}" for key, value in facts.items())
-        table.add_row(event.wall, event.kind, Text(words))
-    return table
+        yield line.append("  ".join(f"{key}={brief(value)}" for key, value in facts.items()), style="not dim")
 
 
 def _table(title: str) -> Table:
