@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import result_line, table
-from benchmarks.stalls import CASES, Case, burning
+from benchmarks.stalls import CASES, Case, Hogs
 from common.metrics import Stall
 from deploy.attribution.attribution import VERDICT
 from deploy.attribution.snapshot import Snapshot, to_plain
@@ -41,15 +41,18 @@ class Onlooker:
     Attributes:
         seconds: of judgements.
         stop: asked then.
+        hogs: started with the first.
         windows: what was judged, and what was found.
     """
 
     seconds: float
     stop: StopFlag
+    hogs: Hogs
     windows: list[tuple[Sequence[Snapshot], Finding]] = field(default_factory=list)
 
     def __call__(self, window: Sequence[Snapshot], finding: Finding) -> None:
         """Shown a window."""
+        self.hogs.start()
         self.windows.append((window, finding))
         if window[-1].at_s - self.windows[0][0][-1].at_s >= self.seconds:
             self.stop.ask("the benchmark has seen enough")
@@ -82,8 +85,8 @@ class Judged:
 def run_case(case: Case, seed: int, *, seconds: float) -> Judged:
     """One run."""
     stop = StopFlag()
-    onlooker = Onlooker(seconds=seconds, stop=stop)
-    with tempfile.TemporaryDirectory() as scratch, burning(case.hogs):
+    with tempfile.TemporaryDirectory() as scratch, Hogs(case.hogs) as hogs:
+        onlooker = Onlooker(seconds=seconds, stop=stop, hogs=hogs)
         out = Path(scratch)
         outcome = train(case.config(seed), out=out, stop=stop, drill=case.drill(out), onlooker=onlooker)
         with open_registry(out, create=False) as registry:

@@ -7,10 +7,10 @@ Environments and ranks sleep for most of their time, so that the healthy run lea
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Case:
         late_s: that rank `VICTIM` sleeps longer.
         slow_step_s: that environments of actor `VICTIM` sleep longer at each step.
         disk_s: that a checkpoint takes longer.
-        hogs: processes that do nothing but compute.
+        hogs: processes on each core that do nothing but compute, from the first judgement on: a start is no stall.
     """
 
     name: str
@@ -100,24 +100,24 @@ CASES = (
 )
 
 
-@contextmanager
-def burning(per_core: int) -> Iterator[None]:
-    """So many processes for each core compute while the block lasts."""
-    context = multiprocessing.get_context("spawn")
-    hogs = [context.Process(target=_burn, daemon=True) for _ in range(per_core * (os.cpu_count() or 1))]
-    for hog in hogs:
-        hog.start()
-    try:
-        yield
-    finally:
-        for hog in hogs:
-            hog.kill()
-        for hog in hogs:
-            hog.join()
+class Hogs:
+    """Processes that do nothing but compute, from `start` to the end of the block."""
 
+    def __init__(self, per_core: int) -> None:
+        self._number = per_core * (os.cpu_count() or 1)
+        self._processes: list[subprocess.Popen[bytes]] = []
 
-def _burn() -> None:
-    number: Callable[[int], int] = lambda n: (n * 1_103_515_245 + 12_345) % 2**31  # noqa: E731
-    value = 1
-    while True:
-        value = number(value)
+    def start(self) -> None:
+        """Unless they run."""
+        if not self._processes:
+            command = [sys.executable, "-c", "while True: pass"]
+            self._processes = [subprocess.Popen(command) for _ in range(self._number)]
+
+    def __enter__(self) -> Hogs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()

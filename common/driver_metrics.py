@@ -297,3 +297,9 @@ class ObjectStoreMetrics:
         with self._values.recording():
             self._used.set(used)
             self._capacity.set(held)
+
+    @property
+    def ratio(self) -> float | None:
+        """Used of held, as exported last; None if nobody knows."""
+        used, held = self._used.value, self._capacity.value
+        return None if used is None or not held else used / held

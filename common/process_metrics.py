@@ -55,6 +55,11 @@ class ProcessMetrics:
             self._total.set(reading.total_bytes)
             self._misplaced.set(None if reading.misplaced is None else int(reading.misplaced))
 
+    @property
+    def gpu_utilization(self) -> float | None:
+        """As exported last, 0 to 1; None where no GPU is watched, or does not tell."""
+        return self._utilization.value
+
     def close(self) -> None:
         """End. May be called again."""
         self._pauses.close()

@@ -271,7 +271,8 @@ class RankProcess:
             report, document = self._rank.update(order, share, frames[num_frames:])
         observe(self._metrics, report)
         self._collector.collect()  # between updates, never inside one
-        return document, (replace(report, stop_asked=self._stop_asked), document is not None)
+        gpu = self._process_metrics.gpu_utilization
+        return document, (replace(report, stop_asked=self._stop_asked, gpu_utilization=gpu), document is not None)
 
     def state(self) -> tuple[LearnerState, int]:
         """All that must survive, and the updates it contains: the driver waits for the number and leaves the state."""

@@ -21,7 +21,7 @@ from common.errors import (
 )
 from common.harmless import harmless
 from common.host_memory import host_memory
-from common.metrics import DriverMetrics
+from common.metrics import DriverMetrics, ObjectStoreMetrics
 from common.runs import RunRecord, RunRegistry, RunStatus
 from deploy.attribution.attribution import Attribution, Onlooker
 from deploy.attribution.observer import Observer
@@ -298,7 +298,8 @@ def _run(
     conductor = Conductor(plan, versions=versions, initial=initial, resumed=resumed)
     metrics = harmless(DriverMetrics(session.metrics, session.clock), who="the driver")
     tally, starved = SyncTally.of_run(registry, run), registry.starved_updates(run)
-    observer = Observer(clock, in_turn=config.engine == "inline", memory=_memory_used)
+    object_store = ObjectStoreMetrics(session.metrics)  # the same cells that the engine's watch writes
+    observer = Observer(clock, in_turn=config.engine == "inline", memory=_memory_used, store=lambda: object_store.ratio)
     attribution = Attribution(observer, metrics, clock, onlooker=session.onlooker)
     watch = Watch(metrics, session.display, clock, tally, starved=starved, attribution=attribution)
     watch.tick(conductor)  # at once: a scrape of a resumed run must not find its totals back at 0

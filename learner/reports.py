@@ -173,6 +173,7 @@ class UpdateReport:
         seconds: where the time went, by phase.
         sync: what verification came to.
         stop_asked: name of the signal by which somebody asked this process to end; "" if nobody did.
+        gpu_utilization: of the GPU that the rank computes on, lately, 0 to 1; None without one.
         stint: what the order cost this rank's thread, its wait for the order included.
     """
 
@@ -198,6 +199,7 @@ class UpdateReport:
     seconds: dict[str, float] = field(default_factory=dict)
     sync: SyncReport = field(default_factory=SyncReport)
     stop_asked: str = ""
+    gpu_utilization: float | None = field(default=None, compare=False)
     stint: Stint = field(default_factory=Stint, compare=False)
 
 

@@ -63,6 +63,7 @@ class RankTracks:
             cpu_s=before.cpu_s + stint.cpu_ns / NS_PER_S,
             delay_s=before.delay_s + stint.delay_ns / NS_PER_S,
             major_faults=before.major_faults + stint.major_faults,
+            gpu=report.gpu_utilization,
         )
 
     def _settle(self, now_ns: int) -> None:
