@@ -242,7 +242,9 @@ class Profile:
     out: Out = Path("runs")
 
 
-Command = Train | Resume | Evaluate | Runs | Show | Compare | Report | Reproduce | Replay | Drill | CheckEnv | Top | Profile
+Command = (
+    Train | Resume | Evaluate | Runs | Show | Compare | Report | Reproduce | Replay | Drill | CheckEnv | Top | Profile
+)
 
 
 def main(arguments: list[str] | None = None) -> None:

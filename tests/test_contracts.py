@@ -41,6 +41,7 @@ OWNERS = {  # module or name: the only files that may use it
     "pydantic": ("deploy/*",),
     "tyro": ("deploy/*",),
     "rich": ("deploy/*",),
+    "jinja2": ("deploy/reporting/page.py",),
     "grafana_foundation_sdk": ("deploy/grafana/*",),
     "yaml": ("deploy/prometheus/*",),
     "pickle": (),
