@@ -53,13 +53,13 @@ def _checks(run: RunFacts, who: str) -> Iterator[Check]:
     steps = run.history.total("verified_steps")
     if steps:
         disputes = run.tally.mismatches
-        words = f"{steps:,.0f} gradient steps were verified; ranks disagreed {_times(disputes)}."
+        words = f"{steps:,.0f} gradient steps were verified; ranks disagreed {disputes:,} times."
         yield Check(who=who, good=not disputes or None, words=words)
     refused = sum(moment.event.kind == "FRAGMENT_REFUSED" for moment in run.moments)
     refusals = f"{refused:,} fragments were refused, each counted with its reason."
     yield Check(who=who, good=None if refused else True, words=refusals if refused else "No fragment was refused.")
     if changed := sum(moment.event.kind == "FINGERPRINT_CHANGED" for moment in run.moments):
-        yield Check(who=who, good=False, words=f"Code, versions or processor changed {_times(changed)} under way.")
+        yield Check(who=who, good=False, words=f"Code, versions or processor changed under way, {changed:,} times.")
     damaged = [str(m.event.data.get("name", "")) for m in run.moments if m.event.kind == "CHECKPOINT_SKIPPED"]
     if damaged:
         yield Check(who=who, good=False, words=f"Damaged checkpoints, passed over: {', '.join(damaged)}.")
@@ -94,7 +94,3 @@ def _figures(runs: Sequence[RunFacts]) -> Table:
     ]
     head = ("", *(SIDES[: len(runs)] if len(runs) > 1 else ("figure",)))
     return Table(caption="Integrity in numbers", head=head, rows=tuple(rows))
-
-
-def _times(count: int) -> str:
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")

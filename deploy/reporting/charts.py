@@ -184,10 +184,13 @@ def _letters(plot: _Plot) -> Iterator[Markup]:
     """The letter of each run at the end of its line, moved apart where they would cover each other."""
     if not plot.chart.two_runs:
         return
-    below = -np.inf
-    for x, y, side in sorted(plot.ends, key=lambda end: end[1]):
-        below = max(y, below + LABEL_GAP)
-        yield element("text", SIDES[side], class_=f"letter s{side}", x=x + 5, y=below + 4)
+    ends = sorted(plot.ends, key=lambda end: end[1])
+    places: list[float] = []
+    for _, y, _ in ends:
+        places.append(max(y, places[-1] + LABEL_GAP) if places else y)
+    lift = max(0.0, places[-1] - plot.frame.plot[3]) if places else 0.0
+    for (x, _, side), place in zip(ends, places, strict=True):
+        yield element("text", SIDES[side], class_=f"letter s{side}", x=x + 5, y=place - lift + 4)
 
 
 def _columns(plot: _Plot) -> Iterator[Markup]:

@@ -101,7 +101,7 @@ def per_update(
 
 
 def _returns(runs: Sequence[RunFacts], along: Along) -> Chart:
-    series = [one for side, run in enumerate(runs) for one in _return_series(run, side, along)]
+    series = [one for side, run in enumerate(runs) for one in _return_series(run, side, along, crowded=len(runs) > 1)]
     goals = {run.record.config.get("stop_at_return") for run in runs}
     goal = goals.pop() if len(goals) == 1 else None
     return Chart(
@@ -114,7 +114,7 @@ def _returns(runs: Sequence[RunFacts], along: Along) -> Chart:
     )
 
 
-def _return_series(run: RunFacts, side: int, along: Along) -> Iterator[Series]:
+def _return_series(run: RunFacts, side: int, along: Along, *, crowded: bool) -> Iterator[Series]:
     pooled = pooled_returns(run.history, POOLS)
     x = pooled.env_steps if along is Along.STEPS else pooled.seconds
     placed = np.isfinite(x)
@@ -122,7 +122,8 @@ def _return_series(run: RunFacts, side: int, along: Along) -> Iterator[Series]:
     low, high = pooled.low[placed], pooled.high[placed]
     inner = Band(low=np.maximum(mean - std, low), high=np.minimum(mean + std, high), style="band")
     outer = Band(low=low, high=high, style="range")
-    yield Series(name="training", side=side, x=x[placed], y=mean, bands=(outer, inner), gaps=False)
+    bands = (inner,) if crowded else (outer, inner)
+    yield Series(name="training", side=side, x=x[placed], y=mean, bands=bands, gaps=False)
     at = run.steps_at if along is Along.STEPS else run.seconds_at
     places = np.asarray([at(each.update) for each in run.evaluations], np.float64)
     known = np.isfinite(places)
@@ -139,11 +140,12 @@ def _greedy(run: RunFacts, side: int, places: Array, known: NDArray[np.bool_]) -
 
 def _returns_legend(runs: Sequence[RunFacts]) -> tuple[Key, ...]:
     keys = []
+    band = "one standard deviation" if len(runs) > 1 else "one standard deviation; fainter, lowest to highest"
     for side in range(len(runs)):
         who = prefix(runs, side)
         keys += [
             Key(style=f"s{side}", shape="line", name=f"{who}training, mean"),
-            Key(style=f"s{side}", shape="band", name=f"{who}one standard deviation; fainter, lowest to highest"),
+            Key(style=f"s{side}", shape="band", name=f"{who}{band}"),
             Key(style=f"s{side}", shape="mark", name=f"{who}greedy, mean and one standard deviation"),
         ]
     return tuple(keys)

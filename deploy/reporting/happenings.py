@@ -9,6 +9,7 @@ from deploy.display import brief
 from deploy.record import ACCOUNTS, DRIVING
 from deploy.reporting.driving import Moment, drivings
 from deploy.reporting.facts import RunFacts
+from deploy.reporting.history import starts
 from deploy.reporting.timeline import Mark, Row, Stretch
 
 VERDICT = "VERDICT"  # kind of the event that says since when the run has been held up by what
@@ -90,11 +91,15 @@ def _place(kind: str) -> tuple[str, str]:
 
 def _drivings(facts: RunFacts) -> Iterator[Stretch]:
     begun = drivings(facts.moments) or [0.0]
+    starting = dict(starts(facts.history, begun))
     for number, (begin, end) in enumerate(zip(begun, [*begun[1:], facts.end_s], strict=True), start=1):
         words = f"driving {number}" if len(begun) > 1 else "driven"
         if number == len(begun):
             words += f", {facts.status}"
-        yield Stretch(begin=begin, end=end, style="driven", words=words)
+        started = min(starting.get(begin, begin), end)
+        if started > begin:
+            yield Stretch(begin=begin, end=started, style="starting", words="starting")
+        yield Stretch(begin=started, end=end, style="driven", words=words)
 
 
 def _saved(facts: RunFacts) -> Iterator[Mark]:

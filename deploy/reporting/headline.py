@@ -95,7 +95,7 @@ def _throughput(run: RunFacts) -> Figures:
         return "–", "not on record"
     starting = sum(end - begin for begin, end in starts(run.history, drivings(run.moments) or [0.0]))
     rate = float(run.history.env_steps[timed[-1]] / (seconds[timed[-1]] - starting))
-    return short(float(f"{rate:.3g}")), f"environment steps per second, after {duration(starting)} of starting"
+    return short(float(f"{rate:.3g}")), f"steps per second, after {duration(starting)} of starting"
 
 
 def _lag(run: RunFacts) -> Figures:

@@ -127,7 +127,7 @@ def _stacked(title: str, stack: Stack) -> Figure:
         unit=stack.unit,
         picture=stacked_chart(stack),
         below=share_bar(stack) if len(stack.seconds) else None,
-        legend=legend[::-1],
+        legend=legend,
         note="Means over the run, but for the time in which processes were being started.",
     )
 

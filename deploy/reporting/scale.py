@@ -17,6 +17,7 @@ NICE_SECONDS = (
 )
 DAY_S = 86_400
 LOG_RATIO = 300.0  # between largest and median value, above which a linear axis would show one spike and nothing else
+UNITS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from which value on: divisor, letter
 SLACK = 0.9  # a step may be this much smaller than asked for: 0 to 520 in hundreds, not in two hundreds
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -74,7 +75,20 @@ def wants_log(values: Array) -> bool:
 def ticks(scale: Scale, *, most: int = 5) -> list[tuple[float, str]]:
     """At most about `most` round values within a scale, with their words."""
     values = _decades(scale, most) if scale.log else round_values(scale.low, scale.high, most=most)
-    return [(value, short(value)) for value in values]
+    return list(zip(values, axis_words(values), strict=True))
+
+
+def axis_words(values: Sequence[float]) -> list[str]:
+    """Words of an axis, all in one manner: that of the largest.
+
+    >>> axis_words([0.0, 5e3, 1e4]), axis_words([5e-4, 1e-3]), axis_words([1e-5, 2e-5])
+    (['0', '5k', '10k'], ['0.0005', '0.001'], ['1×10⁻⁵', '2×10⁻⁵'])
+    """
+    largest = max((abs(value) for value in values), default=0.0)
+    unit = next(((divisor, letter) for limit, divisor, letter in UNITS if largest >= limit), None)
+    if unit is not None and min((abs(value) for value in values if value), default=0.0) >= unit[0] / 1000:
+        return [f"{plain(value / unit[0])}{unit[1] if value else ''}" for value in values]
+    return [plain(value) if largest >= 1e-3 and (abs(value) >= 1e-6 or not value) else short(value) for value in values]
 
 
 def round_values(low: float, high: float, *, most: int) -> list[float]:
@@ -122,7 +136,7 @@ def short(value: float) -> str:
     ['0', '0.25', '1,500', '20k', '1.5M', '2×10⁻⁴']
     """
     size = abs(value)
-    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+    for limit, divisor, unit in UNITS:
         if size >= limit:
             return f"{plain(value / divisor)}{unit}"
     if 0 < size < 1e-3:
@@ -150,8 +164,8 @@ def exact(value: float | None) -> str:
 
 def plain(value: float) -> str:
     """Without needless zeros, thousands apart."""
-    text = f"{value:,.10g}" if value == round(value) else f"{value:.4g}"
-    return "0" if text == "-0" else text
+    text = f"{value:,.10g}" if value == round(value) else f"{float(f'{value:.4g}'):.9f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
 
 
 def _multiples(step: float, low: float, high: float) -> list[float]:
