@@ -8,9 +8,9 @@
 
 Vector features feed separate policy and value towers (their gradients do not compete, Andrychowicz et al., 2021,
 section 3.2); image features share the convolutions of Mnih et al., 2015 ("Nature CNN"), or of Espeholt et al., 2018
-("IMPALA"). Weights are drawn orthogonally from the run's own INITIALISE stream, biases are zero (an LSTM's forget gate
-1), the policy's last layer is scaled to 0.01. A network of the user's own keeps its own initial values, drawn with
-torch's global generator seeded from the same stream.
+("IMPALA"). Weights are drawn orthogonally from the run's own INITIALISE stream, biases are zero (1 in the gate by which
+a core keeps its state), the policy's last layer is scaled to 0.01. A network of the user's own keeps its own initial
+values, drawn with torch's global generator seeded from the same stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.cores import LSTM, Core, make_core
+from common.cores import Core, make_core
 from common.distributions import ActionHead, make_head
 from common.errors import ConfigError
 from common.input_stage import InputStage
@@ -348,12 +348,14 @@ def _initialise(model: ActorCritic, generator: np.random.Generator) -> None:
 
 
 def _initialise_core(core: Core, generator: np.random.Generator) -> None:
-    """Each gate orthogonal by itself; an LSTM forgets little at first (forget bias 1, Jozefowicz et al., 2015)."""
+    """Each gate orthogonal by itself; the gate that keeps the state has a bias of 1: little is forgotten at first.
+
+    For an LSTM that is Jozefowicz et al., 2015, section 2.2; a GRU's z plays that part (Tallec and Ollivier, 2018).
+    """
     for weight in (core.input_weight, core.recurrent_weight):
         for gate in weight.chunk(core.num_gates):
             gate.copy_(_orthogonal(tuple(gate.shape), 1.0, generator))
-    if isinstance(core, LSTM):
-        core.bias[core.size : 2 * core.size] = 1.0
+    core.bias[core.size : 2 * core.size] = 1.0  # f of i, f, g, o; z of r, z, n
 
 
 def _last_linear(module: Any) -> nn.Module:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from common.cores import LSTM, Core
+from common.cores import Core
 from common.errors import ConfigError
 from common.nets import ActorCritic, NetConfig, RecurrentBody, SeparateTowers, SharedTorso, make_actor_critic
 from common.parameters import FlatParameters
@@ -210,7 +210,7 @@ def test_initial_weights_are_orthogonal_and_biases_zero(observation: SpaceSpec, 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_each_gate_of_a_core_is_orthogonal_by_itself(kind: str) -> None:
-    """W W^T (or W^T W) is I for input and state; biases are zero, but 1 where an LSTM forgets; heads as ever."""
+    """W W^T (or W^T W) is I for input and state; biases are zero, but 1 where state is kept; heads as ever."""
     model = make(core=kind, core_size=16, hidden=(8,))
     core = next(module for module in model.modules() if isinstance(module, Core))
     for weight in (core.input_weight, core.recurrent_weight):
@@ -218,7 +218,7 @@ def test_each_gate_of_a_core_is_orthogonal_by_itself(kind: str) -> None:
             gram = gate @ gate.T if gate.shape[0] <= gate.shape[1] else gate.T @ gate
             torch.testing.assert_close(gram, torch.eye(len(gram), dtype=torch.float64), rtol=0, atol=1e-6)
     gates = core.bias.detach().reshape(core.num_gates, 16)
-    assert [set(gate.tolist()) for gate in gates] == [{0.0}, {float(isinstance(core, LSTM))}, *[{0.0}] * len(gates[2:])]
+    assert [set(gate.tolist()) for gate in gates] == [{0.0}, {1.0}, *[{0.0}] * len(gates[2:])]
     gram = linears(model)["body.policy"].weight.detach() @ linears(model)["body.policy"].weight.detach().T
     torch.testing.assert_close(gram, 1e-4 * torch.eye(3), rtol=0, atol=1e-8)
 
