@@ -15,6 +15,7 @@ class ActorTrack:
 
     def __init__(self, actor: int) -> None:
         self._actor = actor
+        self._there = False
         self._orders: deque[bool] = deque()  # oldest first; whether it is a fragment
         self._present, self._blocked, self._at_work = Duty(), Duty(), Duty()
         self._fragments = self._major_faults = 0
@@ -22,16 +23,15 @@ class ActorTrack:
 
     def arrive(self, now_ns: int) -> None:
         """A process is there; it has been told nothing."""
-        self._present.set(True, now_ns)
+        self._there = True
         self._orders.clear()
         self._settle(now_ns)
 
     def leave(self, now_ns: int) -> None:
         """It is gone, and with it what it was told."""
-        self._present.set(False, now_ns)
+        self._there = False
         self._orders.clear()
-        self._blocked.set(False, now_ns)
-        self._at_work.set(False, now_ns)
+        self._settle(now_ns)
 
     def tell(self, now_ns: int, *, fragment: bool) -> None:
         """It has one thing more to do: a fragment, or an evaluation."""
@@ -39,7 +39,7 @@ class ActorTrack:
         self._settle(now_ns)
 
     def answer(self, now_ns: int, summary: FragmentSummary | None = None) -> None:
-        """It has done the oldest of these; `summary` if that was a fragment."""
+        """It has done the oldest of these; `summary` if that was a fragment. One may come after its process is gone."""
         self._at_work.set(False, now_ns)
         if self._orders:
             self._orders.popleft()
@@ -55,7 +55,8 @@ class ActorTrack:
         self._major_faults += summary.major_faults
 
     def _settle(self, now_ns: int) -> None:
-        self._blocked.set(not self._orders, now_ns)
+        self._present.set(self._there, now_ns)
+        self._blocked.set(self._there and not self._orders, now_ns)
         self._at_work.set(bool(self._orders) and self._orders[0], now_ns)
 
     def facts(self, now_ns: int) -> ActorFacts:

@@ -114,14 +114,16 @@ def test_an_actor_is_blocked_from_its_last_answer_to_its_next_order() -> None:
 
 
 def test_a_lost_actor_waits_for_nothing() -> None:
-    """Neither present nor blocked, until the next process is there; what it had been told is forgotten."""
+    """Neither present nor blocked, until the next process is there; what it had been told is forgotten. A fragment that
+    comes all the same counts, and changes nothing of that."""
     seen = Seen()
     seen.at(0.0, started(0), collect(0))
     seen.at(2.0, ActorLost(actor=0, lease="lease", cause="killed"))
-    seen.at(10.0, started(0))
+    seen.at(5.0, made(0))
+    seen.at(5.0, started(0))
     seen.at(1.0)
     (actor,) = seen.snapshot().actors
-    assert (actor.present_s, actor.blocked_s, actor.at_work_s) == (3.0, 1.0, 0.0)
+    assert (actor.present_s, actor.blocked_s, actor.at_work_s, actor.fragments) == (3.0, 1.0, 0.0, 1)
 
 
 def test_an_evaluation_is_work_and_no_slow_fragment() -> None:
