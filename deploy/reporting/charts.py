@@ -44,10 +44,11 @@ def line_chart(chart: Chart, frame: Frame = SMALL) -> Markup:
         for each in chart.series:
             parts += [*_bands(plot, each)]
         for each in chart.series:
-            parts += [*(_markers(plot, each) if each.points else _line(plot, each)), *_not_finite(plot, each)]
+            parts += [*(_markers(plot, each) if each.points else _line(plot, each))]
         parts += [*_marked_value(plot), *_letters(plot), *_columns(plot)]
     else:
         parts.append(_nothing(plot))
+    parts += [cross for each in chart.series for cross in _not_finite(plot, each)]
     return picture(parts, frame, label=words(chart))
 
 
