@@ -19,8 +19,17 @@ HEAD = """\
 
 def rule_file() -> str:
     """The text of deploy/prometheus/alerts.yaml."""
-    groups = [{"name": "truestep", "rules": [_rule(alert) for alert in ALERTS]}]
-    return HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, width=100, allow_unicode=True)
+    return HEAD + yaml_text({"groups": groups()})
+
+
+def groups() -> list[dict[str, Any]]:
+    """The alerts as Prometheus' groups of rules; `deploy/kubernetes` wraps the same ones."""
+    return [{"name": "truestep", "rules": [_rule(alert) for alert in ALERTS]}]
+
+
+def yaml_text(document: dict[str, Any]) -> str:
+    """As files are written here: keys in their order, lines of at most 100 columns where that can be."""
+    return yaml.safe_dump(document, sort_keys=False, width=100, allow_unicode=True)
 
 
 def markdown_table(runbooks: str) -> str:
