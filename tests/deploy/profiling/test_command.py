@@ -148,7 +148,7 @@ def test_what_the_caller_can_mend_is_told_before_anything_is_profiled(
 def test_a_process_that_is_gone_is_said_to_be(
     run: LiveRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver still lists it; nobody answers, and py-spy does not find it: exit code 1, the caller is not at fault."""
+    """Its driver still lists it; nobody answers, and py-spy does not find it: exit code 1, no fault of the caller."""
     monkeypatch.setattr(pyspy, "find_py_spy", no_py_spy)
     run.targets[1] = target_of("actor", 0, closed_port())
     said = profile(run, capsys, "--process actor-0 --seconds 0.1")
