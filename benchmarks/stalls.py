@@ -1,6 +1,6 @@
 """Runs with one thing wrong: a healthy one on loads that sleep, and seven slow-downs planted in it.
 
-    4 actors, 20 fragments a second together ──► 2 ranks, 5 updates a second of 4 fragments, at work 60 % of the time
+    4 actors, 20 fragments a second together ──► 2 ranks, 5 updates a second of 4 fragments, at work 75 % of the time
 
 Environments and ranks sleep for most of their time, so that the healthy run leaves more than a third of two cores idle.
 """
@@ -23,7 +23,7 @@ from learner.parallel.faults import FaultKind, RankFault
 
 NUM_ACTORS, NUM_RANKS = 4, 2
 UPDATES = 400  # more than a run makes: each may be delayed
-LEARN_S = 0.1  # that a rank sleeps in an update
+LEARN_S = 0.13  # that a rank sleeps in an update
 VICTIM = 1  # the actor and the rank that are slow alone
 HOGS_PER_CORE = 2
 
@@ -89,7 +89,7 @@ CASES = (
     Case(name="slow environment", verdict=Stall.ACTOR_BOUND, settings={"env": {"kwargs": {"step_s": 0.015}}}),
     Case(name="one slow actor", verdict=Stall.SLOW_ACTOR, slow_step_s=0.02),
     Case(name="slow learner", verdict=Stall.LEARNER_BOUND, learn_s=0.6),
-    Case(name="slow disk", verdict=Stall.IO_BLOCKED, settings={"checkpoint": {"every": 5}}, disk_s=1.5),
+    Case(name="slow disk", verdict=Stall.IO_BLOCKED, settings={"checkpoint": {"every": 4}}, disk_s=1.8),
     Case(name="CPU hog", verdict=Stall.CPU_OVERSUBSCRIBED, hogs=HOGS_PER_CORE),
     Case(
         name="tiny queue",

@@ -165,7 +165,7 @@ def test_a_healthy_run_is_not_mentioned_in_the_live_line() -> None:
         (Stall.LEARNER_BOUND, {"starved": 0.0, "blocked": BOUND * 0.9}),
         (Stall.ACTOR_BOUND, {"starved": BOUND * 0.9, "blocked": 0.0}),
         (Stall.MEMORY_BOUND, {"host": host(memory=FULL - 0.01)}),
-        (Stall.CPU_OVERSUBSCRIBED, {"actors": actors(cpu_s=2.0, delay_s=1.4), "ranks": [rank(0, cpu_s=1.0)]}),
+        (Stall.CPU_OVERSUBSCRIBED, {"actors": actors(cpu_s=3.0, delay_s=2.0), "ranks": [rank(0, cpu_s=1.0)]}),
     ],
 )
 def test_a_verdict_stays_more_easily_than_it_comes(verdict: Stall, figures: dict[str, Any]) -> None:
