@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from common import driver_catalogue as catalogue
 from common.clock import NS_PER_S, Clock, MonotonicClock
+from common.metric_kinds import Metric
 from common.metric_labels import (
     ActorState,
     ClosedLabels,
@@ -26,10 +27,13 @@ class DriverMetrics:
     Args:
         registry: where the series are.
         clock: of ages, which each scrape asks for anew: a driver that hangs is seen to.
+        shown: whether scrapes see it at once; else from `show` on.
     """
 
-    def __init__(self, registry: HasValues, clock: Clock | None = None) -> None:
+    def __init__(self, registry: HasValues, clock: Clock | None = None, *, shown: bool = True) -> None:
         values = self._values = registry.values
+        if not shown:
+            values.withhold(each for each in vars(catalogue).values() if isinstance(each, Metric))
         self._produced = values.counter(catalogue.DRIVER_PRODUCED)
         self._trained = values.counter(catalogue.DRIVER_TRAINED)
         self._undone = values.counter(catalogue.DRIVER_UNDONE)
@@ -76,6 +80,10 @@ class DriverMetrics:
         self._committed_ns = self._saved_ns = self._clock.now_ns()
         values.sample(values.gauge(catalogue.DRIVER_COMMIT_AGE), lambda: self._age_s(self._committed_ns))
         values.sample(values.gauge(catalogue.DRIVER_CHECKPOINT_AGE), lambda: self._age_s(self._saved_ns))
+
+    def show(self) -> None:
+        """The totals of earlier drivings are carried on: from now on a scrape may see them."""
+        self._values.show()
 
     def _age_s(self, since_ns: int) -> float:
         return (self._clock.now_ns() - since_ns) / NS_PER_S

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+
 from common import metric_catalogue as catalogue
 from common.clock import NS_PER_S
 from common.fragment import FragmentSummary
@@ -85,10 +87,8 @@ class ActorMetrics:
         self._episodes.add(len(returns))
         if returns:
             self._return_mean.set(sum(returns) / len(returns))
-        for episode_return in returns:
-            self._return.observe(episode_return)
-        for length in summary.episode_lengths:
-            self._length.observe(length)
+            self._return.observe_all(np.array(returns))
+            self._length.observe_all(np.array(summary.episode_lengths))
 
     def observe_evaluation(self, seconds: float, episodes: int) -> None:
         """Take in one greedy evaluation."""

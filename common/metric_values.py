@@ -140,6 +140,7 @@ class Values:
         self._metrics: dict[str, Metric] = {}
         self._samplers: list[tuple[Gauge, Callable[[], float | None]]] = []
         self._told: set[str] = set()
+        self._withheld: frozenset[Metric] = frozenset()
         self._cpu_seconds = self.counter(PROCESS_METRICS_CPU)
 
     def counter(self, metric: Metric, label: str = "") -> Counter:
@@ -194,12 +195,22 @@ class Values:
         """Every series that has a value, by metric, all of one moment."""
         self._ask_samplers()
         with self._lock:
-            readings = [(metric, label, cell.read()) for (metric, label), cell in self._cells.items()]
+            cells, withheld = self._cells.items(), self._withheld
+            readings = [(m, label, cell.read()) for (m, label), cell in cells if not withheld or m not in withheld]
         samples: dict[Metric, list[Sample]] = {}
         for metric, label, reading in readings:
             if reading is not None:
                 samples.setdefault(metric, []).append(Sample(label=label, reading=reading))
         return samples
+
+    def withhold(self, metrics: Iterable[Metric]) -> None:
+        """Leave `metrics` out of snapshots until `show`: a total that is carried on must not be seen at 0 first."""
+        with self._lock:
+            self._withheld = frozenset(metrics)
+
+    def show(self) -> None:
+        """Withhold nothing any more."""
+        self.withhold(())
 
     def _ask_samplers(self) -> None:
         """Outside the lock: a reading may take its time, and recorders must not wait for it."""

@@ -296,14 +296,15 @@ def _run(
     initial = None if state is None else engine.put_state(state)
     plan = config.plan(frame_bytes=composition.layout.frame_layout().payload_bytes)
     conductor = Conductor(plan, versions=versions, initial=initial, resumed=resumed)
-    metrics = harmless(DriverMetrics(session.metrics, session.clock), who="the driver")
+    metrics = harmless(DriverMetrics(session.metrics, session.clock, shown=False), who="the driver")
     tally, starved = SyncTally.of_run(registry, run), registry.starved_updates(run)
     object_store = ObjectStoreMetrics(session.metrics)  # the same cells that the engine's watch writes
     observer = Observer(clock, in_turn=config.engine == "inline", memory=_memory_used, store=lambda: object_store.ratio)
     attribution = Attribution(observer, metrics, clock, onlooker=session.onlooker)
     watch = Watch(metrics, session.display, clock, tally, starved=starved, attribution=attribution)
-    watch.tick(conductor)  # at once: a scrape of a resumed run must not find its totals back at 0
     metrics.set_run(run=run, env=config.env.id, algo=config.algo)
+    watch.tick(conductor)
+    metrics.show()  # not before: a scrape of a resumed run must not find its totals back at 0
     save = drill.slowed(lambda cut: save_cut(store, cut, engine), clock)
     writer = CheckpointWriter(save, clock, deadline_s=config.deadlines.checkpoint_s)
     writer.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from typing import Any
@@ -163,6 +164,27 @@ def test_a_worker_started_from_a_snapshot_goes_on_bit_for_bit(env: EnvConfig, co
     for update, version in [(2, 1), (3, 4), (4, 5)]:
         assert unbroken.collect(update, version=version) == restored.collect(update, version=version)
     assert unbroken.worker.snapshot() == restored.worker.snapshot()
+
+
+@EVERY
+def test_ticks_and_episodes_are_timed_apart_from_what_is_made(env: EnvConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tick has its time, all together that of the summary; every episode that this process began has one."""
+    readings = itertools.count(1)
+    monkeypatch.setattr(ManualClock, "now_ns", lambda _: next(readings) ** 2)
+    config = config_of(env)
+    unbroken = Actor(config)
+    for update in range(3):
+        _, summary = unbroken.collect(update)
+        timings = unbroken.worker.timings()
+        assert (len(timings.step_ns), timings.step_ns.sum()) == (summary.ticks, summary.env_ns)
+        assert summary.env_ns > 0
+        assert len(timings.episode_ns) == len(summary.episode_lengths)
+    restored = Actor(config, unbroken.worker.snapshot())
+    ended = timed = 0
+    for update in range(3, 12):
+        _, summary = restored.collect(update)
+        ended, timed = ended + len(summary.episode_lengths), timed + len(restored.worker.timings().episode_ns)
+    assert timed == max(0, ended - config.layout.num_lanes)
 
 
 @EITHER_CORE

@@ -79,3 +79,16 @@ def test_ages_grow_while_the_driver_hangs() -> None:
     metrics.observe_checkpoint(seconds=0.1, result=SaveResult.OK)
     clock.advance(1.0)
     assert ages() == (4.0, 1.0)
+
+
+def test_totals_that_are_carried_on_are_never_seen_at_nothing() -> None:
+    """A resumed run's are withheld until they are what they were; what other recorders have is shown all along."""
+    registry = new_registry()
+    registry.values.gauge(DEPTH).set(1.0)
+    metrics = DriverMetrics(registry, shown=False)
+    assert not [name for name in readings(registry.values) if name.startswith("truestep_driver")]
+    assert readings(registry.values)["depth"] == 1.0
+    metrics.set_progress(updates=7, env_steps=56, version=1, term=0, policy_lag=0, per_second=None)
+    assert "truestep_driver_updates_total" not in readings(registry.values)
+    metrics.show()
+    assert readings(registry.values)["truestep_driver_updates_total"] == 7

@@ -23,6 +23,7 @@ from tests.e2e.in_process import beside, embedded_ray
 
 pytest.importorskip("ray")
 LIMIT_S = 90.0
+LATE = ("truestep_driver_object_store", "truestep_driver_stall")  # gauges that appear a few seconds into a run
 TOTALS = (
     "truestep_driver_produced_transitions_total",
     "truestep_driver_trained_transitions_total",
@@ -77,6 +78,11 @@ def scrape(address: str) -> dict[str, float]:
     return found
 
 
+def series_of(address: str) -> set[str]:
+    """Names and labels of every series."""
+    return {line.rpartition(" ")[0] for line in get(address, "/metrics").splitlines() if line[0] != "#"}
+
+
 def targets(address: str) -> dict[str, str]:
     """Address by instance."""
     entries = json.loads(get(address, "/targets"))
@@ -126,12 +132,28 @@ def test_every_process_is_found_and_totals_hold_over_a_killed_actor_and_a_resume
         found = targets(watching.address)
         roles = sorted(instance.rpartition("-")[0] for instance in found)
         assert roles == ["actor-0", "actor-1", "driver-0", "learner-0"]
+        known = {instance: series_of(address) for instance, address in found.items()}
         for instance, address in found.items():
             seen = scrape(address)
+            assert 0.0 < seen["truestep_process_host_memory_used_ratio"] < 1.0
+            assert seen["truestep_process_gc_pause_seconds_count"] > 0
+            assert not [name for name in seen if name.endswith("_created")]
             role = instance.partition("-")[0]
             assert seen[{"actor": "truestep_actor_env_steps_total"}.get(role, f"truestep_{role}_updates_total")] > 0
             if role == "learner":
                 assert seen["truestep_learner_verified_steps_total"] > 0
+                assert seen["truestep_learner_gradient_norm"] > 0
+            if role == "actor":
+                assert seen["truestep_actor_env_step_seconds_count"] * 4 >= seen["truestep_actor_env_steps_total"]
+        watching.until(lambda seen: "truestep_driver_object_store_used_bytes" in seen)
+        seen = watching.look()  # fragments as small as these travel within Ray's messages
+        assert seen["truestep_driver_object_store_used_bytes"] < seen["truestep_driver_object_store_capacity_bytes"]
+        assert 0.0 <= seen["truestep_driver_last_commit_age_seconds"] < LIMIT_S
+        updates = watching.totals["truestep_driver_updates_total"]
+        watching.until(lambda seen: seen["truestep_driver_updates_total"] > updates + 20)
+        for instance, address in found.items():
+            grown = series_of(address) - known[instance]
+            assert {name for name in grown if not name.startswith(LATE)} == set(), instance
         os.kill(processes_of(os.getpid(), "ray::ActorProcess")[0], signal.SIGKILL)
         watching.until(lambda seen: seen.get("truestep_driver_actor_restarts_total", 0) == 1)
         updates = watching.totals["truestep_driver_updates_total"]

@@ -143,7 +143,8 @@ def test_a_reading_that_raises(
     onlooker = Onlooker(free_port())
     run_with(tmp_path, onlooker.port, onlooker)
     assert len(onlooker.scrapes) >= 2
-    assert not [text for text in onlooker.scrapes if "host_memory" in text or "driver_updates_total" not in text]
+    assert not [text for text in onlooker.scrapes if "host_memory" in text]
+    assert "truestep_driver_updates_total 6" in onlooker.scrapes[-1]
     assert record_of(tmp_path)[0] == digest
     (record,) = caplog.records
     assert "truestep_process_host_memory_used_ratio could not be read" in record.getMessage()
