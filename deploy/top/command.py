@@ -14,7 +14,7 @@ from deploy.top.keys import keys
 from deploy.top.record import RecordedRun
 from deploy.top.scraping import Scraper
 from deploy.top.watching import Ended, Watching
-from deploy.watched import address_of_run
+from deploy.watched import address_of_run, token_of_run
 
 LONGEST_S = 60.0
 WIDE = 140  # columns where the screen goes to a file or a pipe
@@ -33,7 +33,7 @@ def top(command: Top, console: Console | None = None) -> int:
     console = console or Console(width=None if Console().is_terminal else WIDE)
     clock = MonotonicClock()
     address = address_of_run(command.run, command.out, command.address)
-    scraper = Scraper(clock)
+    scraper = Scraper(clock, token=token_of_run(command.run, command.out, command.token_file))
     try:
         scraper.scrape(address)  # raises where nobody is
         watching = Watching(command.run, address, RecordedRun(command.run, command.out), scraper, clock)

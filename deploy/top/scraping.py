@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from common.clock import NS_PER_S, Clock
 from common.errors import UnreachableError
 from common.metrics_reading import Reading, read_metrics
+from common.metrics_token import MetricsToken
 from deploy.watched import LiveProcess, fetch, processes
 
 ANSWER_S = 2.0
@@ -56,11 +57,13 @@ class Scraper:
 
     Args:
         clock: of rates.
+        token: that the processes want to be asked with, if any.
         answer_s: for every process, all of them at the same time.
     """
 
-    def __init__(self, clock: Clock, *, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, clock: Clock, *, token: MetricsToken | None = None, answer_s: float = ANSWER_S) -> None:
         self._clock = clock
+        self._token = token
         self._answer_s = answer_s
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="scrape")
 
@@ -68,7 +71,7 @@ class Scraper:
         """Ask the driver at `address`, and whom it lists. Raises UnreachableError if the driver itself is silent."""
         at_ns = self._clock.now_ns()
         driver = self._ask(address, "the driver")
-        listed = processes(address, timeout_s=self._answer_s)
+        listed = processes(address, token=self._token, timeout_s=self._answer_s)
         others = tuple(process for process in listed if process.role != DRIVER)
         futures = {process: self._pool.submit(self._ask, process.address, process.name) for process in others}
         wait(futures.values(), timeout=2 * self._answer_s)
@@ -90,7 +93,7 @@ class Scraper:
         return seen, silent
 
     def _ask(self, address: str, who: str) -> Seen:
-        answer = fetch(address, "/metrics", timeout_s=self._answer_s, who=who)
+        answer = fetch(address, "/metrics", timeout_s=self._answer_s, who=who, token=self._token)
         try:
             if answer.status != 200:
                 raise ValueError(f"status {answer.status}")

@@ -21,6 +21,7 @@ WIDE = 100  # columns from which every figure is shown
 NARROW = 64  # below: names, rates and what is wrong
 MOST_ROWS = 24  # of actors; the rest is summed up
 LABEL = 12
+NAME = 9  # learner-0
 TIME = slice(11, 19)  # of an ISO 8601 label, UTC
 PHASES = ("intake", "learn", "close", "publish")
 
@@ -174,8 +175,7 @@ def _actors(figures: Figures, width: int) -> Table:
     table = _table(f"actors: {states or UNKNOWN}, {_count(figures.wanted_actors)} wanted")
     names = ["actor", "steps/s", "environment", "policy", "waiting", "CPU", "memory", "version"]
     columns = _columns(names, width, least=2, middle=6)
-    for name in columns:
-        table.add_column(name, justify="left" if name == "actor" else "right", no_wrap=True)
+    _add_columns(table, columns)
     shown = figures.actors[:MOST_ROWS]
     for row in shown:
         _add(table, _actor_cells(row), len(columns), row.silent)
@@ -202,8 +202,7 @@ def _ranks(figures: Figures, width: int) -> Table:
     has_gpu = any(row.gpu is not None for row in figures.ranks)
     names = ["rank", "updates/s", *PHASES, "waiting", "reduce", "CPU", "memory", *(["GPU"] if has_gpu else [])]
     columns = _columns(names, width, least=2, middle=7)
-    for name in columns:
-        table.add_column(name, justify="left" if name == "rank" else "right", no_wrap=True)
+    _add_columns(table, columns)
     for row in figures.ranks:
         _add(table, _rank_cells(row), len(columns), row.silent)
         if row.misplaced:
@@ -242,6 +241,13 @@ def _table(title: str) -> Table:
 
 def _columns(names: list[str], width: int, *, least: int, middle: int) -> list[str]:
     return names if width >= WIDE else names[: middle if width >= NARROW else least]
+
+
+def _add_columns(table: Table, names: list[str]) -> None:
+    """The first is the process's name, of which no letter goes."""
+    table.add_column(names[0], no_wrap=True, min_width=NAME)
+    for name in names[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
 
 
 def _add(table: Table, cells: list[str], count: int, silent: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -22,11 +22,13 @@ class LiveRun:
         address: of the driver.
         registries: by name of the process.
         targets: as the driver lists them; tests change them.
+        close_driver: ends its server, as its end does.
     """
 
     address: str = ""
     registries: dict[str, Registry] = field(default_factory=dict)
     targets: list[Target] = field(default_factory=list)
+    close_driver: Callable[[], None] = field(default=lambda: None)
 
 
 @contextmanager
@@ -41,6 +43,8 @@ def live_run(tracer: Tracer | None = None) -> Iterator[LiveRun]:
             server = stack.enter_context(serve(registry, ports=ANY, targets=listed, pages=pages, who=f"{role} {index}"))
             target = target_of(role, index, f"127.0.0.1:{server.port}")
             run.targets.append(target)
+            if role == "driver":
+                run.close_driver = server.close
             run.registries["driver" if role == "driver" else f"{role}-{index}"] = registry
         run.address = run.targets[0].address
         yield run
