@@ -201,7 +201,10 @@ DRIVER_STORE_CAPACITY = Metric(
     help="Bytes that Ray's object stores hold, all nodes together; engine ray only.",
 )
 DRIVER_CHECKPOINTS = Metric(
-    name="truestep_driver_checkpoints_total", kind=Kind.COUNTER, help="Checkpoints written.", label=RESULT
+    name="truestep_driver_checkpoints_total",
+    kind=Kind.COUNTER,
+    help="Attempts to write a checkpoint since this driver began, by how they ended.",
+    label=RESULT,
 )
 DRIVER_STALL = Metric(
     name="truestep_driver_stall",

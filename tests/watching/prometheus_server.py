@@ -49,6 +49,9 @@ class PrometheusServer:
     """Debian's Prometheus on a free port of the loopback, with its data in a directory of its own.
 
     It may be killed and started again: port and data stay.
+
+    Attributes:
+        started_s: when it began to answer, by its own time.
     """
 
     def __init__(self, directory: Path, *, driver: str) -> None:
@@ -57,6 +60,7 @@ class PrometheusServer:
         self._config = directory / "prometheus.yml"
         self._config.write_text(self._configuration(driver))
         self._process: subprocess.Popen[bytes] | None = None
+        self.started_s = 0.0
 
     def _configuration(self, driver: str) -> str:
         """The shipped file with another pace and other addresses."""
@@ -84,6 +88,7 @@ class PrometheusServer:
             )
         ready = wait_until(self._answers, clock=MonotonicClock(), seconds=READY_WITHIN_S)
         assert ready, (self._directory / "prometheus.log").read_text()
+        self.started_s = self.now_s()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it, by default in good order."""

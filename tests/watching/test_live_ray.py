@@ -24,10 +24,13 @@ pytest.importorskip("ray")
 LIMIT_S = 180.0
 RUN = "watched"
 NUM_ACTORS, NUM_RANKS = 4, 2
-DRIVERS_TOTALS = [
-    metric for metric in METRICS if metric.kind is Kind.COUNTER and metric.name.startswith("truestep_driver_")
+TOTALS_OF_THE_RUN = [
+    metric
+    for metric in METRICS
+    if metric.kind is Kind.COUNTER
+    and metric.name.startswith("truestep_driver_")
+    and "since this driver began" not in metric.help
 ]
-OF_THIS_DRIVING = {"truestep_driver_stall_seconds_total", "truestep_driver_stage_marks_total"}  # as their help says
 
 
 class Watched:
@@ -53,8 +56,10 @@ class Watched:
         return holding(self.prometheus, config, self.out, RUN)
 
     def instances(self, role: str) -> set[str]:
-        """Processes that Prometheus can read now."""
-        return {sample["instance"] for sample in self.prometheus.ask(f'up{{run="{RUN}", role="{role}"}} == 1')}
+        """Processes that Prometheus can read now; what it knew before it was killed does not count."""
+        up = f'up{{run="{RUN}", role="{role}"}}'
+        fresh = f"({up} == 1) and timestamp({up}) > {self.prometheus.started_s}"
+        return {sample["instance"] for sample in self.prometheus.ask(fresh)}
 
     def everybody(self) -> bool:
         sizes = {"driver": 1, "actor": NUM_ACTORS, "learner": NUM_RANKS}
@@ -67,12 +72,12 @@ class Watched:
 
     def totals_went_back(self) -> list[str]:
         """Totals of the run that were ever less than before, over all drivers of it."""
-        names = [metric.name for metric in DRIVERS_TOTALS if metric.name not in OF_THIS_DRIVING]
-        labels = {
-            metric.name: "run" if metric.label is None else f"run, {metric.label.name}" for metric in DRIVERS_TOTALS
-        }
-        asked = {name: f"resets((max by ({labels[name]}) ({name}))[15m:1s]) > 0" for name in names}
-        return [name for name, promql in asked.items() if self.prometheus.ask(promql)]
+        back = []
+        for metric in TOTALS_OF_THE_RUN:
+            by = "run" if metric.label is None else f"run, {metric.label.name}"
+            if self.prometheus.ask(f"resets((max by ({by}) ({metric.name}))[15m:1s]) > 0"):
+                back.append(metric.name)
+        return back
 
     def kill_one(self, driver: Started, role: str, title: str) -> None:
         """Kill a process; its series end, its successor's begin, the others' go on."""

@@ -1,7 +1,7 @@
 """Asks a live Prometheus everything that boards and alerts ask it, and says what was answered wrongly.
 
-A query has an answer exactly when its `When` says so. Whether a condition holds is read from the run's configuration and
-record and from the machine; of the series only what fires.
+A query has an answer exactly when its `When` says so. Whether a condition holds is read from the run's configuration
+and record and from the machine; of the series only what fires.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ CHECKPOINT_MEAN = Query(
 CHECKPOINT_AGE = Query(
     promql="max by (run) (truestep_driver_last_checkpoint_age_seconds{$run})",
     unit=Unit.SECONDS,
-    help="Time since the newest checkpoint: what a crash of the driver would cost.",
-    when=When.CHECKPOINTED,
+    help="Time since the newest checkpoint, or since the driver began: what a crash would cost.",
 )
 HOST_MEMORY = Query(
     promql="max by (run) (truestep_process_host_memory_used_ratio{$run})",
