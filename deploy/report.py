@@ -14,6 +14,7 @@ from deploy.record import ACCOUNTS
 from deploy.sync_tally import SyncTally
 
 NAME_WIDTH = 17
+LONG = frozenset({"detail", "figures"})  # of events: --json has them
 
 
 def run_report(registry: RunRegistry, run: str) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     """A report of `run_report` for people: a line for each fact, then one for each event."""
     lines = [f"{name:<{NAME_WIDTH}} {_words(value)}" for name, value in report.items() if name != "events"]
     for event in report["events"]:
-        facts = "  ".join(f"{key}={brief(value)}" for key, value in event["data"].items() if key != "detail")
+        facts = "  ".join(f"{key}={brief(value)}" for key, value in event["data"].items() if key not in LONG)
         lines.append(f"{event['wall']}  {event['kind']:<20} {facts}")
     return lines
 
