@@ -5,6 +5,8 @@
     /healthz    200 or 503
     ...         pages of its caller's, as common.profile_pages
 
+With a token, whoever asks for anything but `PROBES` has to bear it: 401 otherwise.
+
 loop     consumes       produces             waits for        unblocked by
 accept   connections    a thread for each    a connection     close()
 request  one request    one response         the client       5 s without a byte, or close()
@@ -34,6 +36,7 @@ from typing import Any, Literal, Protocol
 
 from common.clock import Deadline, MonotonicClock, thread_cpu_ns
 from common.errors import OutputError
+from common.metrics_token import MetricsToken
 from common.ports import PortRange, port_holder
 
 MAX_REQUESTS = 32  # at once; Prometheus has one, a few people look on
@@ -41,6 +44,7 @@ REQUEST_TIMEOUT_S = 5.0  # without a byte from or to the client; Prometheus give
 CLOSE_TIMEOUT_S = 5.0
 OUT_OF_FILES_PAUSE_S = 0.1
 PLAIN = "text/plain; charset=utf-8"
+PROBES = frozenset({"/healthz", "/livez", "/readyz", "/startupz"})  # a kubelet bears no token
 ADVICE = {
     errno.EACCES: "use a port above 1023 or give this user the right to it",
     errno.EADDRNOTAVAIL: "use an address of this host, 0.0.0.0 for all of them",
@@ -110,6 +114,9 @@ class Response:
     encoding: str = ""
 
 
+UNAUTHORISED = Response(status=HTTPStatus.UNAUTHORIZED, body=b"this process wants the bearer token of metrics\n")
+
+
 class Pages(Protocol):
     """What a server serves besides; the CPU time of it is no cost of metrics."""
 
@@ -172,6 +179,7 @@ def serve(
     targets: Callable[[], list[Target]] | None = None,
     healthy: Callable[[], bool] | None = None,
     pages: Pages | None = None,
+    token: MetricsToken | None = None,
     elsewhere: bool = False,
     who: str,
 ) -> MetricsServer:
@@ -184,6 +192,7 @@ def serve(
         targets: live processes at the moment of the call, from any thread; None serves no `/targets`.
         healthy: likewise; None is always healthy.
         pages: served besides.
+        token: what a request has to bear, but for `PROBES`; None asks for none.
         elsewhere: where every port of `ports` is taken, listen on any free one and say so in the log: discovery tells
             of it, and nobody need end a run for it.
         who: whose metrics they are, for errors, the log and thread names.
@@ -191,7 +200,7 @@ def serve(
     Raises:
         OutputError: no port of `ports` can be had; names the port, and its holder where that can be seen.
     """
-    answers = _Answers(registry, targets, healthy, pages, who)
+    answers = _Answers(registry, targets, healthy, pages, token, who)
     try:
         http = _bind(host, ports, answers, who)
     except PortsTakenError as error:
@@ -215,12 +224,14 @@ class _Answers:
         targets: Callable[[], list[Target]] | None,
         healthy: Callable[[], bool] | None,
         pages: Pages | None,
+        token: MetricsToken | None,
         who: str,
     ) -> None:
         self._registry = registry
         self._targets = targets
         self._healthy = healthy
         self._pages = pages
+        self._token = token
         self._who = who
 
     def close(self) -> None:
@@ -233,6 +244,8 @@ class _Answers:
         start_ns = thread_cpu_ns()
         name, _, query = path.partition("?")
         try:
+            if not self._admitted(name, headers):
+                return UNAUTHORISED
             if self._pages is not None and name in self._pages.paths:
                 response = self._pages.answer(name, query)
                 start_ns = thread_cpu_ns()
@@ -243,6 +256,11 @@ class _Answers:
             return Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, body=b"failed; the log of the process says why\n")
         finally:
             self._registry.account(thread_cpu_ns() - start_ns)
+
+    def _admitted(self, path: str, headers: Message) -> bool:
+        if self._token is None or path in PROBES:
+            return True
+        return self._token.admits(headers.get("Authorization", ""))
 
     def _route(self, path: str, headers: Message) -> Response:
         if path == "/metrics":
@@ -348,6 +366,8 @@ class _Handler(BaseHTTPRequestHandler):
         response = self.server.answers.answer(self.path, self.headers)
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
         if response.encoding:
             self.send_header("Content-Encoding", response.encoding)
         self.send_header("Content-Length", str(len(response.body)))

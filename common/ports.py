@@ -11,6 +11,7 @@ from common.errors import ConfigError
 
 MAX_PORT = 65_535
 ANYWHERE = {"", "0.0.0.0", "::"}  # addresses to listen on, where nobody can be reached
+NODE = "node"  # the address of whichever machine it is said on
 ELSEWHERE = ("192.0.2.1", 9)  # of TEST-NET-1 (RFC 5737): an address that no route treats in a way of its own
 PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -56,15 +57,29 @@ def reachable_host(bound: str) -> str:
     return own_address() if bound in ANYWHERE else bound
 
 
+def listening_host(host: str) -> str:
+    """What to bind for the configured `host`: this machine's own address if it is `node`, else as it stands."""
+    return own_address() if host == NODE else host
+
+
 def own_address() -> str:
     """The address from which this machine speaks to others; its name where it has no route. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(ELSEWHERE)
-        except OSError:
-            return socket.gethostname()
-        address: str = probe.getsockname()[0]
-        return address
+    return address_towards(*ELSEWHERE) or socket.gethostname()
+
+
+def address_towards(host: str, port: int) -> str | None:
+    """The address from which this machine speaks to `host`: a loopback one to itself; None where no route is.
+
+    Nothing is sent.
+    """
+    try:
+        family, kind, _, _, peer = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(peer)
+            address: str = probe.getsockname()[0]
+            return address
+    except OSError:
+        return None
 
 
 def port_holder(port: int) -> str | None:

@@ -210,6 +210,9 @@ class Top:
     run: RunName
     address: str = ""
     """host:port of the driver, for a run whose record is not on this machine."""
+    token_file: Path | None = None
+    """File with the token that the run wants of whoever looks on; as $TRUESTEP_METRICS_TOKEN_FILE and the record have
+    it if not given."""
     interval: float = 2.0
     """Seconds between two looks."""
     once: bool = False
@@ -239,6 +242,9 @@ class Profile:
     """File to write; made from run, process and kind if not given. Text goes to the terminal."""
     address: str = ""
     """host:port of the driver, for a run whose record is not on this machine."""
+    token_file: Path | None = None
+    """File with the token that the run wants of whoever looks on; as $TRUESTEP_METRICS_TOKEN_FILE and the record have
+    it if not given."""
     out: Out = Path("runs")
 
 

@@ -130,13 +130,20 @@ class MetricsConfig:
 
     Attributes:
         enabled: false serves nothing.
-        host: address to bind; the default is reachable from this machine only.
+        host: address to bind; the default is reachable from this machine only. "node" is the own address of whichever
+            node a process runs on, 0.0.0.0 every address.
+        advertise: name or address under which others reach the driver, for `/targets` and the record; "" = the address
+            that is bound, the node's own with 0.0.0.0.
+        token_file: file with a token that every request but a probe has to bear; "" = as the environment's
+            TRUESTEP_METRICS_TOKEN_FILE says, none without. The driver reads it and hands it on to the others.
         port: of the driver: a port, a range "first-last" (the first free one), or 0 for any free one.
         process_ports: likewise for actors and learner.
     """
 
     enabled: bool = True
     host: str = "127.0.0.1"
+    advertise: str = ""
+    token_file: str = ""
     port: int | str = 0
     process_ports: int | str = 0
 
@@ -149,6 +156,8 @@ class MetricsConfig:
         return PortRange.parse(str(self.process_ports))
 
     def __post_init__(self) -> None:
+        if set(self.advertise) & set(" /@"):
+            raise ConfigError("metrics.advertise", got=repr(self.advertise), allowed="a name or an address, no port")
         self.driver_ports()
         self.other_ports()
 

@@ -31,7 +31,8 @@ from common.fragment import FragmentSummary
 from common.gpu_watch import Binding
 from common.harmless import harmless
 from common.metrics import ActorMetrics, LearnerMetrics, MetricsServer, PortRange, Registry, new_registry, serve
-from common.ports import reachable_host
+from common.metrics_token import MetricsToken
+from common.ports import listening_host, reachable_host
 from common.process import GarbageCollector, die_with_parent, keep_freed_memory
 from common.process_identity import Liveness, ProcessIdentity
 from common.process_metrics import ProcessMetrics
@@ -62,6 +63,7 @@ class ProcessSetup:
         python_path: the driver's module search path, so that the user's own packages are found.
         metrics_host: address to serve `/metrics` on; "" serves none.
         metrics_ports: port or range.
+        metrics_token: what a request has to bear, if anything.
         meeting_host: address at which learner ranks meet; "" is that of the node on which the first of them runs.
         drill: what goes wrong on purpose.
     """
@@ -71,6 +73,7 @@ class ProcessSetup:
     python_path: tuple[str, ...]
     metrics_host: str
     metrics_ports: PortRange
+    metrics_token: MetricsToken | None = None
     meeting_host: str = ""
     drill: Drill = field(default_factory=Drill)
 
@@ -128,15 +131,21 @@ def start_serving(
     if not setup.metrics_host:
         return Presence(identity=identity, metrics_host="", metrics_port=0), None
     pages = ProfilePages(who, clock, tracer=tracer)
+    host = listening_host(setup.metrics_host)
     try:
         server = serve(
-            registry, host=setup.metrics_host, ports=setup.metrics_ports, pages=pages, elsewhere=True, who=who
+            registry,
+            host=host,
+            ports=setup.metrics_ports,
+            pages=pages,
+            token=setup.metrics_token,
+            elsewhere=True,
+            who=who,
         )
     except OutputError as error:  # the driver could listen there, this node cannot: no reason to end the run
         logger.warning("%s; this process serves no metrics", error)
         return Presence(identity=identity, metrics_host="", metrics_port=0), None
-    host = reachable_host(setup.metrics_host)
-    return Presence(identity=identity, metrics_host=host, metrics_port=server.port), server
+    return Presence(identity=identity, metrics_host=reachable_host(host), metrics_port=server.port), server
 
 
 class ActorProcess:

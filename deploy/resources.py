@@ -26,7 +26,8 @@ from common.metrics import (
     new_registry,
     serve,
 )
-from common.ports import address_of, reachable_host
+from common.metrics_token import MetricsToken, read_token, token_file
+from common.ports import address_of, listening_host, reachable_host
 from common.process_identity import ProcessIdentity
 from common.process_metrics import ProcessMetrics
 from common.profile_pages import ProfilePages
@@ -57,6 +58,7 @@ class Session:
     engine: Engine | None = None
     listening: str = ""
     onlooker: Onlooker | None = None
+    token: MetricsToken | None = None
 
     def targets(self) -> list[Target]:
         """Every process of the run that can be scraped now."""
@@ -84,17 +86,20 @@ def claimed(config: RunConfig, display: Display | None, stop: StopFlag | None, *
         )
         stack.callback(session.display.close)
         if config.metrics.enabled:
+            host = listening_host(config.metrics.host)
+            session.token = read_token(token_file(config.metrics.token_file))
             session.server = serve(
                 session.metrics,
-                host=config.metrics.host,
+                host=host,
                 ports=config.metrics.driver_ports(),
                 targets=session.targets,
                 pages=ProfilePages(f"driver of {who}", session.clock),
+                token=session.token,
                 elsewhere=True,
                 who=f"driver of {who}",
             )
             stack.callback(session.server.close)
-            session.listening = address_of(reachable_host(config.metrics.host), session.server.port)
+            session.listening = address_of(config.metrics.advertise or reachable_host(host), session.server.port)
         yield session
 
 
@@ -140,6 +145,7 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
         python_path=tuple(sys.path),
         metrics_host=config.metrics.host if config.metrics.enabled else "",
         metrics_ports=config.metrics.other_ports(),
+        metrics_token=session.token,
         meeting_host=LOOPBACK if embedded else "",
         drill=drill or Drill(),
     )

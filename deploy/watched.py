@@ -1,17 +1,19 @@
 """A live run as seen from outside: its driver, the processes that it lists, and requests that end in time.
 
-RUN ──► record ──► driver's address ──► /targets ──► every process: name, address, host, pid ──► its own pages
+RUN ──► record ──► driver's address, token ──► /targets ──► every process: name, address, host, pid ──► its own pages
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from common.errors import ConfigError, UnreachableError
+from common.errors import ConfigError, OutputError, RunNotFoundError, UnreachableError
+from common.metrics_token import TOKEN_FILE_VARIABLE, MetricsToken, read_token, token_file
 from deploy.outputs import open_registry
 from deploy.serving import driver_address
 
@@ -43,6 +45,7 @@ class LiveProcess:
         address: "host:port" of its pages.
         host: name of the machine that it runs on; "" if its driver does not say.
         pid: its process id there; 0 if its driver does not say.
+        token: what it wants to be asked with, if anything.
     """
 
     role: str
@@ -51,6 +54,7 @@ class LiveProcess:
     address: str
     host: str
     pid: int
+    token: MetricsToken | None = None
 
     @property
     def name(self) -> str:
@@ -77,13 +81,37 @@ def address_of_run(run: str, out: Path, given: str) -> str:
     return given
 
 
-def processes(address: str, *, timeout_s: float = ANSWER_S) -> list[LiveProcess]:
-    """Every live process, as the driver at `address` lists them. Raises UnreachableError."""
-    answer = fetch(address, "/targets", timeout_s=timeout_s, who="the driver")
+def token_of_run(run: str, out: Path, given: Path | None) -> MetricsToken | None:
+    """The token of metrics: from the file that is given, else from that of the environment or of the run's record.
+
+    Raises:
+        ConfigError: there is such a file, and it holds no token.
+    """
+    if given is not None:
+        return read_token(given)
+    return read_token(token_file("") or token_file(_recorded_token_file(run, out)))
+
+
+def _recorded_token_file(run: str, out: Path) -> str:
+    try:
+        with open_registry(out) as registry:
+            return str(registry.run(run).config.get("metrics", {}).get("token_file", ""))
+    except (OutputError, RunNotFoundError):  # a run of another machine, asked by its address
+        return ""
+
+
+def processes(address: str, *, token: MetricsToken | None = None, timeout_s: float = ANSWER_S) -> list[LiveProcess]:
+    """Every live process, as the driver at `address` lists them.
+
+    Raises:
+        UnreachableError: it does not answer, or is no driver.
+        ConfigError: it wants another token.
+    """
+    answer = fetch(address, "/targets", timeout_s=timeout_s, who="the driver", token=token)
     try:
         if answer.status != 200:
             raise ValueError(f"status {answer.status}")
-        return [_process(entry) for entry in json.loads(answer.body)]
+        return [_process(entry, token) for entry in json.loads(answer.body)]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise UnreachableError(
             f"{address} is no driver of a run",
@@ -92,7 +120,7 @@ def processes(address: str, *, timeout_s: float = ANSWER_S) -> list[LiveProcess]
         ) from None
 
 
-def _process(entry: dict[str, object]) -> LiveProcess:
+def _process(entry: dict[str, object], token: MetricsToken | None) -> LiveProcess:
     labels, targets = entry["labels"], entry["targets"]
     assert isinstance(labels, dict) and isinstance(targets, list)
     return LiveProcess(
@@ -102,24 +130,29 @@ def _process(entry: dict[str, object]) -> LiveProcess:
         address=str(targets[0]),
         host=str(labels.get("__meta_truestep_host", "")),
         pid=int(labels.get("__meta_truestep_pid", 0)),
+        token=token,
     )
 
 
-def fetch(address: str, path: str, *, timeout_s: float, who: str) -> Answer:
+def fetch(address: str, path: str, *, timeout_s: float, who: str, token: MetricsToken | None = None) -> Answer:
     """GET a page, whatever its status; no proxy takes part.
 
     Args:
         timeout_s: without a byte from the process, before it counts as not answering.
         who: is asked, for the error.
+        token: to ask with.
 
     Raises:
         UnreachableError: it did not answer.
+        ConfigError: it wants another token.
     """
     parts = urlsplit(f"//{address}")
     connection = HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={} if token is None else {"Authorization": token.header})
         response = connection.getresponse()
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            raise _refused(who, address, token)
         return Answer(status=response.status, body=response.read(MAX_BYTES))
     except TimeoutError:
         raise UnreachableError(
@@ -134,3 +167,11 @@ def fetch(address: str, path: str, *, timeout_s: float, who: str) -> Answer:
         ) from None
     finally:
         connection.close()
+
+
+def _refused(who: str, address: str, token: MetricsToken | None) -> ConfigError:
+    return ConfigError(
+        f"{who} at {address} answers those only who bear the token of metrics",
+        got="no token" if token is None else "another token",
+        fix=f"name its file with --token-file or {TOKEN_FILE_VARIABLE}",
+    )

@@ -65,7 +65,8 @@ class Asked:
             )
         query = f"?{urlencode({'seconds': seconds, **options})}" if seconds else ""
         path = f"{INDEX}/{kind}{query}"
-        answer = fetch(self.process.address, path, timeout_s=seconds + GRACE_S, who=self.process.name)
+        limit_s, process = seconds + GRACE_S, self.process
+        answer = fetch(process.address, path, timeout_s=limit_s, who=process.name, token=process.token)
         if answer.status != HTTPStatus.OK:
             raise UnreachableError(f"{self.process.name} was not profiled", got=_why(answer.body))
         return answer.body
@@ -73,7 +74,7 @@ class Asked:
 
 def ask(process: LiveProcess) -> Asked:
     """Find out what a process can show. Raises UnreachableError where it does not answer."""
-    answer = fetch(process.address, INDEX, timeout_s=ANSWER_S, who=process.name)
+    answer = fetch(process.address, INDEX, timeout_s=ANSWER_S, who=process.name, token=process.token)
     try:
         told = json.loads(answer.body)
         identity = ProcessIdentity(**told["process"])

@@ -10,7 +10,7 @@ from secrets import token_hex
 from common.errors import EXIT_FINISHED, OutputError
 from deploy.cli import Profile as Command
 from deploy.profiling.profiling import Kind, Profile, ProfileRequest, make_profile, named
-from deploy.watched import LiveProcess, address_of_run, processes
+from deploy.watched import LiveProcess, address_of_run, processes, token_of_run
 
 SUFFIXES: dict[Kind, str] = {"flame": ".svg", "stacks": ".txt", "torch": ".json", "memory": ".txt"}
 
@@ -25,7 +25,8 @@ def profile(command: Command) -> int:
         idle=command.idle,
         sampler=command.sampler,
     )
-    process = named(request.process, processes(address_of_run(command.run, command.out, command.address)))
+    token = token_of_run(command.run, command.out, command.token_file)
+    process = named(request.process, processes(address_of_run(command.run, command.out, command.address), token=token))
     file = _output_file(request, process, command)
     if request.kind != "stacks":
         print(f"profiling    {process.name} for {request.seconds:g} s; the run goes on", file=sys.stderr, flush=True)
