@@ -151,9 +151,7 @@ def fetch(address: str, path: str, *, timeout_s: float, who: str, token: Metrics
     try:
         connection.request("GET", path, headers={} if token is None else {"Authorization": token.header})
         response = connection.getresponse()
-        if response.status == HTTPStatus.UNAUTHORIZED:
-            raise _refused(who, address, token)
-        return Answer(status=response.status, body=response.read(MAX_BYTES))
+        answer = Answer(status=response.status, body=response.read(MAX_BYTES))
     except TimeoutError:
         raise UnreachableError(
             f"{who} at {address} did not answer within {timeout_s:g} s",
@@ -167,6 +165,9 @@ def fetch(address: str, path: str, *, timeout_s: float, who: str, token: Metrics
         ) from None
     finally:
         connection.close()
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        raise _refused(who, address, token)
+    return answer
 
 
 def _refused(who: str, address: str, token: MetricsToken | None) -> ConfigError:

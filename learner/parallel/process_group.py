@@ -9,6 +9,7 @@ milliseconds, and several ranks can live in the threads of one process.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,27 +22,44 @@ from torch import Tensor
 
 from common.clock import Deadline, MonotonicClock, as_timedelta
 from common.errors import SyncError
+from common.ports import address_of, address_towards
 from learner.reports import Formation
 
 ASK_ONCE = "timeout:1 attempts:1"  # the store looks up the name of whoever connects: 5 s if the resolver is silent
 MIN_STORE_S = 1.0
+ANY_PORT = 9  # whichever: nothing is sent there
+GLOO_THREADS = 2  # as torch itself has for one device
+BACKLOG = 2048  # of the store's own sockets
 MIN_WAIT_S = 0.01  # a store takes 0 for ever
 dist: Any = torch_distributed  # stores and groups are public, but not in its stubs
 
 
 class Meeting:
-    """Where the ranks of one formation find one another: a key-value store on a free port of this host."""
+    """Where the ranks of one formation find one another: a key-value store on a free port of one address, `host`.
+
+    The store knows no token. Left to itself it listens on every address of the machine; so the socket is ours.
+    """
 
     def __init__(self, host: str, *, deadline_s: float) -> None:
         os.environ.setdefault("RES_OPTIONS", ASK_ONCE)
-        self._host = host
+        self.host = host
         limit = as_timedelta(max(MIN_STORE_S, deadline_s))
-        self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)
+        family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+        with socket.create_server((host, 0), family=family, backlog=BACKLOG) as listening:
+            port = listening.getsockname()[1]
+            self.store = dist.TCPStore(
+                host,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=limit,
+                master_listen_fd=os.dup(listening.fileno()),  # the store's, which closes it
+            )
 
     @property
     def address(self) -> str:
         """host:port."""
-        return f"{self._host}:{self.store.port}"
+        return address_of(self.host, self.store.port)
 
 
 class Blackboard:
@@ -54,13 +72,19 @@ class Blackboard:
         self._place = place
         self._deadline_s = deadline_s
         self._deadline = Deadline(MonotonicClock(), deadline_s)
+        self._meeting_host = meeting.host if meeting is not None else formation.address.rpartition(":")[0].strip("[]")
         with self._failing("reach the meeting place"):
             store = meeting.store if meeting is not None else self._connect(formation.address)
             self.store = dist.PrefixStore(f"formation-{formation.number}", store)
 
     def _connect(self, address: str) -> Any:
-        host, _, port = address.rpartition(":")
-        return dist.TCPStore(host, int(port), is_master=False, timeout=self._left())
+        port = int(address.rpartition(":")[2])
+        return dist.TCPStore(self._meeting_host, port, is_master=False, timeout=self._left())
+
+    @property
+    def own_address(self) -> str:
+        """Of this machine as the meeting place sees it: a loopback one where all ranks are on one machine."""
+        return address_towards(self._meeting_host, ANY_PORT) or ""
 
     def exchange(self, topic: str, words: bytes) -> list[bytes]:
         """Say `words`; returns what each rank said, by place. Raises SyncError naming a rank that says nothing."""
@@ -101,7 +125,7 @@ class ProcessGroup:
         self._deadline_s = deadline_s
         limit = as_timedelta(deadline_s)
         with self._failing("form"):
-            self._group = _make(blackboard.store, place, len(formation.ranks), device, limit)
+            self._group = _make(blackboard, place, len(formation.ranks), device, limit)
 
     def begin_sum(self, values: Tensor) -> Any:
         """Start to replace `values` by their sum over ranks; `finish` the handle before using them."""
@@ -143,9 +167,10 @@ class ProcessGroup:
             ) from None
 
 
-def _make(store: Any, place: int, num_ranks: int, device: torch.device, limit: Any) -> Any:
+def _make(blackboard: Blackboard, place: int, num_ranks: int, device: torch.device, limit: Any) -> Any:
+    store = blackboard.store
     if device.type != "cuda":
-        return dist.ProcessGroupGloo(store, place, num_ranks, limit)
+        return dist.ProcessGroupGloo(store, place, num_ranks, _gloo_options(blackboard.own_address, limit))
     os.environ.setdefault(
         "TORCH_NCCL_BLOCKING_WAIT", "1"
     )  # a wait raises at its deadline instead of ending the process
@@ -153,6 +178,21 @@ def _make(store: Any, place: int, num_ranks: int, device: torch.device, limit: A
     options._timeout = limit
     torch.cuda.set_device(device)
     return dist.ProcessGroupNCCL(store, place, num_ranks, options)
+
+
+def _gloo_options(own_address: str, limit: Any) -> Any:
+    """Gloo listens where the ranks met, unless the user names an interface.
+
+    Left to itself it takes whatever address the host's name has, which on many machines is a loopback one that no
+    other machine reaches, and on others is one that more than the ranks can reach.
+    """
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    named = {"interface": interface} if interface else {"hostname": own_address}
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(**named)]
+    options._timeout = limit
+    options._threads = GLOO_THREADS
+    return options
 
 
 def _first_line(error: BaseException) -> str:
