@@ -25,7 +25,7 @@ from pathlib import Path
 
 from common.clock import Clock, MonotonicClock, wait_until
 
-TOKEN_FILE = "TRUESTEP_METRICS_TOKEN_FILE"
+TOKEN_FILE, PORT = "TRUESTEP_METRICS_TOKEN_FILE", "TRUESTEP_DRIVER_PORT"  # of the environment
 DRIVER_PORT, RAY_PORT = 9100, 52365
 ANSWER_WITHIN_S = 8.0  # the driver answers within 1 s; a pod whose processors are all taken may need longer to ask
 STOP_WITHIN_S = 270.0
@@ -77,7 +77,8 @@ class Pod:
     """Where to ask.
 
     Attributes:
-        driver_port: of the driver's server, on the loopback; `metrics.port` of its configuration.
+        driver_port: of the driver's server, on the loopback; `metrics.port` of its configuration. The command takes it
+            from TRUESTEP_DRIVER_PORT.
         ray_port: of Ray's agent.
         token: of the driver's server; "" where it wants none.
         answer_within_s: for a request.
@@ -186,10 +187,11 @@ def answer(question: Question, pod: Pod, *, clock: Clock) -> Answer:
             return pod.stop(clock=clock)
 
 
-def token(environment: Mapping[str, str]) -> str:
-    """The token in the file that the environment names, if it names one. Raises OSError if it cannot be read."""
+def pod_of(environment: Mapping[str, str]) -> Pod:
+    """As the environment says. Raises OSError for a token's file that cannot be read, ValueError for a port."""
     path = environment.get(TOKEN_FILE, "")
-    return Path(path).read_text(encoding="utf-8").strip() if path else ""
+    token = Path(path).read_text(encoding="utf-8").strip() if path else ""
+    return Pod(driver_port=int(environment.get(PORT, DRIVER_PORT)), token=token)
 
 
 def main(arguments: list[str]) -> int:
@@ -197,7 +199,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in set(Question):
         print(f"usage: python -m deploy.pod {' | '.join(Question)}; got {' '.join(arguments) or 'nothing'}")
         return 2
-    given = answer(Question(arguments[0]), Pod(token=token(os.environ)), clock=MonotonicClock())
+    given = answer(Question(arguments[0]), pod_of(os.environ), clock=MonotonicClock())
     print(given.why)
     return 0 if given.yes else 1
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from common.clock import MonotonicClock
-from deploy.pod import TOKEN_FILE, Answer, Pod, Question, answer, main, token
+from deploy.pod import PORT, TOKEN_FILE, Answer, Pod, Question, answer, main, pod_of
 
 ANSWER_WITHIN_S = 0.5
 ENDS_WITHIN_S = 20.0
@@ -195,12 +195,18 @@ def test_stop_says_why_it_does_not_know_the_driver(page: tuple[int, str], told: 
 def test_stop_shows_the_token(tmp_path: Path) -> None:
     """Discovery wants it where metrics do; it is read from the file that the environment names, and never printed."""
     (tmp_path / "token").write_text("s3cret\n")
-    secret = token({TOKEN_FILE: str(tmp_path / "token")})
+    secret = pod_of({TOKEN_FILE: str(tmp_path / "token")}).token
     with process(ENDS_WHEN_TOLD) as driver, serving(targets(driver.pid), wants="s3cret") as port:
         refused = pod(port).stop(clock=MonotonicClock(), within_s=0.3)
         assert not refused.yes and "401" in refused.why
         assert pod(port, secret=secret).stop(clock=MonotonicClock(), within_s=ENDS_WITHIN_S).yes
-    assert token({}) == ""
+    assert secret not in refused.why
+
+
+def test_the_environment_says_where_the_driver_is() -> None:
+    """Port 9100 and no token unless it says otherwise."""
+    assert pod_of({}) == Pod(driver_port=9100, ray_port=52365, token="")
+    assert pod_of({PORT: "9700"}).driver_port == 9700
 
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -227,7 +227,7 @@ def test_images_are_pinned_and_nothing_is_opened_to_a_network() -> None:
     """A tag, no registry's name, the loopback only."""
     services = yaml.safe_load((ROOT / "deploy/docker/compose.yaml").read_text())["services"]
     for service in services.values():
-        assert re.fullmatch(r"[\w-]+/[\w-]+:v?\d+\.\d+\.\d+", service["image"])
+        assert re.fullmatch(r"([\w-]+/)?[\w-]+:v?\d+\.\d+\.\d+(-\w+)?", service["image"])
         assert service["network_mode"] == "host" and "ports" not in service
     assert "--web.listen-address=127.0.0.1:9090" in services["prometheus"]["command"]
     assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
