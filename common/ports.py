@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 
 from common.errors import ConfigError
+from common.listeners import PROC, is_listened_on, listeners
 
 MAX_PORT = 65_535
 ANYWHERE = {"", "0.0.0.0", "::"}  # addresses to listen on, where nobody can be reached
@@ -84,18 +84,15 @@ def address_towards(host: str, port: int) -> str | None:
 
 def port_holder(port: int) -> str | None:
     """Who listens on `port`, as far as this user may see."""
-    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if str(link.readlink()) in inodes:
-                process = link.parent.parent
-                return f"held by process {process.name} ({(process / 'comm').read_text().strip()})"
-        except OSError:
-            continue  # gone, or another user's
-    return "held by a process of another user" if inodes else None
+    pids = sorted(int(entry.name) for entry in PROC.glob("[0-9]*"))
+    for pid in pids:
+        if any(listener.port == port for listener in listeners([pid])):
+            return f"held by process {pid} ({_name(pid)})"
+    return "held by a process of another user" if is_listened_on(port) else None
 
 
-def _listening_inodes(port: int) -> list[str]:
-    tables = [table for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if table.exists()]
-    rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
-    return [row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[3] == "0A"]  # 0A: LISTEN
+def _name(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return "it has ended meanwhile"

@@ -15,6 +15,11 @@ from deploy.ray_resources import check_cpus
 
 MIN_OBJECT_STORE_BYTES = 256 * 2**20
 CONNECT_S = 5.0
+QUIET = {  # servers of Ray's own metrics, which know no token: nobody scrapes an embedded Ray
+    "RAY_enable_metrics_collection": "0",
+    "AUTOSCALER_METRIC_PORT": "-1",  # no port at all: neither server can be turned off, and each goes on without one
+    "DASHBOARD_METRIC_PORT": "-1",
+}
 
 
 def connect(*, num_processes: int, num_spare: int = 0, object_store_bytes: int) -> bool:
@@ -52,8 +57,10 @@ def _start_embedded(num_cpus: int, object_store_bytes: int) -> None:
     """With a token of its own: Ray's ports listen on every address of the machine, whoever may reach them.
 
     RAY_AUTH_MODE is left to Ray, which switches tokens on unless the user has said otherwise; a token in the
-    environment keeps it from writing one into the home directory of the user.
+    environment keeps it from writing one into the home directory of the user. What knows no token is not started.
     """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     if os.environ.get("RAY_AUTH_MODE", "token") == "token":
         os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
     logging.getLogger("ray").setLevel(logging.ERROR)
