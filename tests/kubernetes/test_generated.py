@@ -87,7 +87,7 @@ def test_a_namespace_of_ones_own_is_written_once(tmp_path: Path) -> None:
 
 @needs_kubectl
 def test_a_token_for_metrics_reaches_everybody_who_needs_it(tmp_path: Path) -> None:
-    """The component `metrics-token`: pods have it as a file, Prometheus has the same Secret, which is not shipped."""
+    """The component `metrics-token`: the driver has it as a file, Prometheus the same Secret, which is not shipped."""
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     own = tmp_path / "deploy" / "kubernetes" / "overlays" / "own"
     own.mkdir()
@@ -96,9 +96,11 @@ def test_a_token_for_metrics_reaches_everybody_who_needs_it(tmp_path: Path) -> N
         yaml.safe_dump({"resources": ["../cpu/cluster"], "components": components})
     )
     manifests = parse(kustomize(own))
-    for pod in manifests.pods():
-        file = Path(pod.environment()["TRUESTEP_METRICS_TOKEN_FILE"])
-        assert pod.mounted_at(str(file.parent))["secret"]["secretName"] == "truestep-metrics"
+    driver = manifests.pod("driver")
+    file = Path(driver.environment()["TRUESTEP_METRICS_TOKEN_FILE"])
+    assert driver.mounted_at(str(file.parent))["secret"]["secretName"] == "truestep-metrics"
+    others = [pod.role for pod in manifests.templates() if any("secret" in each for each in pod.spec["volumes"])]
+    assert others == ["driver"]
     scraped = manifests.one("ScrapeConfig")["spec"]
     wanted = {"type": "Bearer", "credentials": {"name": "truestep-metrics", "key": file.name}}
     assert scraped["authorization"] == wanted == scraped["httpSDConfigs"][0]["authorization"]
