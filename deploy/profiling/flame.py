@@ -121,14 +121,14 @@ def _head(folded: Folded) -> list[str]:
     if not folded.total:
         return ["nothing was seen: every thread was waiting; --idle counts those that wait", *folded.remarks]
     hottest = ", ".join(f"{name} {share:.0%}" for name, share in folded.hottest(3))
-    return [f"{folded.words(folded.total)}, most of it in {hottest}", *folded.remarks]
+    lines = [f"{folded.words(folded.total)}, most of it in {hottest}", *folded.remarks]
+    return [_fitted(line, WIDTH - 2 * MARGIN) for line in lines]
 
 
 def _drawn(box: Box, base: float, amount: str) -> str:
     inner = WIDTH - 2 * MARGIN
     x, y, width = MARGIN + box.left * inner, base - ROW * box.depth, box.share * inner
-    room = int((width - 6) / LETTER)
-    shown = "" if room < 3 else box.label if len(box.label) <= room else f"{box.label[: room - 1]}…"
+    shown = _fitted(box.label, width - 6)
     label = escape(box.label, quote=True)
     return (
         f'<g class="f" data-x="{box.left:.7f}" data-w="{box.share:.7f}" data-y="{y:g}" data-n="{label}">'
@@ -136,6 +136,12 @@ def _drawn(box: Box, base: float, amount: str) -> str:
         f'<rect class="k{_kind(box.label)}" x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{ROW - 1:g}" rx="1"/>'
         f'<text x="{x + 3:.2f}" y="{y + 12.5:g}">{escape(shown)}</text></g>'
     )
+
+
+def _fitted(text: str, width: float) -> str:
+    """As much of a text as there is room for; nothing where that would be less than three letters."""
+    room = int(width / LETTER)
+    return "" if room < 3 else text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _kind(label: str) -> int:
