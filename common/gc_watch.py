@@ -35,4 +35,3 @@ class PauseWatch:
             self._begun_ns = self._clock.now_ns()
         elif self._begun_ns:  # else it had begun before we were told
             self._pauses.observe((self._clock.now_ns() - self._begun_ns) / NS_PER_S)
-            self._begun_ns = 0

@@ -28,7 +28,7 @@ def test_a_sampled_gauge_is_asked_by_each_snapshot() -> None:
 
 def test_a_reading_that_raises_costs_its_own_sample_and_one_log_record(caplog: pytest.LogCaptureFixture) -> None:
     """However often it is scraped; the other series are there, and it is back once it can be read again."""
-    values, broken = Values(), [True, True, False]
+    values, broken = Values(), [False, True, True, False]
 
     def read() -> float:
         if broken.pop(0):
@@ -37,6 +37,7 @@ def test_a_reading_that_raises_costs_its_own_sample_and_one_log_record(caplog: p
 
     values.gauge(WIDTH).set(5.0)
     values.sample(values.gauge(DEPTH), read)
+    assert readings(values)["depth"] == 3.0
     for _ in range(2):
         seen = readings(values)
         assert seen["width"] == 5.0 and "depth" not in seen

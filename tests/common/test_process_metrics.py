@@ -158,14 +158,15 @@ def test_a_second_gpu_that_a_process_has_come_to_use_is_seen(monkeypatch: pytest
     assert GpuReader(nvml, binding).read().misplaced is False
 
 
-def test_a_wrong_binding_is_exported_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_binding_is_exported_and_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The gauges come from a thread of their own, which is gone after closing."""
-    registry = new_registry()
+    monkeypatch.setattr("common.gpu_watch.POLL_S", 0.001)
+    registry, nvml = new_registry(), FakeNvml()
     with ProcessMetrics(registry, MonotonicClock(), who="learner rank 1") as metrics:
-        metrics.watch_gpu(Binding(computes_on="bb22", assigned=("0",)), FakeNvml())
-        assert wait_until(
-            lambda: "truestep_process_gpu_misplaced" in series(registry), clock=MonotonicClock(), seconds=30
-        )
+        metrics.watch_gpu(Binding(computes_on="bb22", assigned=("0",)), nvml)
+        assert wait_until(lambda: nvml.asked > 3, clock=MonotonicClock(), seconds=30)
     seen = {name: value for name, value in series(registry).items() if "gpu" in name}
     assert seen == {
         "truestep_process_gpu_utilization_ratio": 0.73,
