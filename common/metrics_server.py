@@ -2,7 +2,7 @@
 
     /metrics    the registry as text, gzip if asked
     /targets    Prometheus HTTP service discovery: every process of the run (driver only)
-    /healthz    200 or 503
+    /livez      200 or 503, and why; /readyz, /startupz and /healthz likewise (common.probes)
     ...         pages of its caller's, as common.profile_pages
 
 With a token, whoever asks for anything but `PROBES` has to bear it: 401 otherwise.
@@ -38,13 +38,14 @@ from common.clock import Deadline, MonotonicClock, thread_cpu_ns
 from common.errors import OutputError
 from common.metrics_token import MetricsToken
 from common.ports import PortRange, port_holder
+from common.probes import Answering, Probe, Prober
 
 MAX_REQUESTS = 32  # at once; Prometheus has one, a few people look on
 REQUEST_TIMEOUT_S = 5.0  # without a byte from or to the client; Prometheus gives a scrape 10 s
 CLOSE_TIMEOUT_S = 5.0
 OUT_OF_FILES_PAUSE_S = 0.1
 PLAIN = "text/plain; charset=utf-8"
-PROBES = frozenset({"/healthz", "/livez", "/readyz", "/startupz"})  # a kubelet bears no token
+PROBES = frozenset(Probe)  # a kubelet bears no token
 ADVICE = {
     errno.EACCES: "use a port above 1023 or give this user the right to it",
     errno.EADDRNOTAVAIL: "use an address of this host, 0.0.0.0 for all of them",
@@ -177,7 +178,7 @@ def serve(
     host: str = "127.0.0.1",
     ports: PortRange,
     targets: Callable[[], list[Target]] | None = None,
-    healthy: Callable[[], bool] | None = None,
+    prober: Prober | None = None,
     pages: Pages | None = None,
     token: MetricsToken | None = None,
     elsewhere: bool = False,
@@ -190,7 +191,7 @@ def serve(
         host: address to listen on. The default is reachable from this machine only.
         ports: where.
         targets: live processes at the moment of the call, from any thread; None serves no `/targets`.
-        healthy: likewise; None is always healthy.
+        prober: answers probes, from any thread; None says yes to all of them.
         pages: served besides.
         token: what a request has to bear, but for `PROBES`; None asks for none.
         elsewhere: where every port of `ports` is taken, listen on any free one and say so in the log: discovery tells
@@ -200,7 +201,7 @@ def serve(
     Raises:
         OutputError: no port of `ports` can be had; names the port, and its holder where that can be seen.
     """
-    answers = _Answers(registry, targets, healthy, pages, token, who)
+    answers = _Answers(registry, targets, prober or Answering(), pages, token, who)
     try:
         http = _bind(host, ports, answers, who)
     except PortsTakenError as error:
@@ -222,14 +223,14 @@ class _Answers:
         self,
         registry: Scrapable,
         targets: Callable[[], list[Target]] | None,
-        healthy: Callable[[], bool] | None,
+        prober: Prober,
         pages: Pages | None,
         token: MetricsToken | None,
         who: str,
     ) -> None:
         self._registry = registry
         self._targets = targets
-        self._healthy = healthy
+        self._prober = prober
         self._pages = pages
         self._token = token
         self._who = who
@@ -265,12 +266,12 @@ class _Answers:
     def _route(self, path: str, headers: Message) -> Response:
         if path == "/metrics":
             return self._metrics(headers)
-        if path == "/healthz":
-            return self._health()
+        if path in PROBES:
+            return self._probe(Probe(path))
         if path == "/targets" and self._targets is not None:
             body = json.dumps([target.to_json() for target in self._targets()]).encode()
             return Response(status=HTTPStatus.OK, body=body, content_type="application/json")
-        known = ["/metrics", *([] if self._targets is None else ["/targets"]), "/healthz"]
+        known = ["/metrics", *([] if self._targets is None else ["/targets"]), *Probe]
         known += [] if self._pages is None else self._pages.paths
         return Response(status=HTTPStatus.NOT_FOUND, body=f"{self._who} serves {' '.join(known)}\n".encode())
 
@@ -281,10 +282,10 @@ class _Answers:
             return Response(status=HTTPStatus.OK, body=body, content_type=content_type, encoding="gzip")
         return Response(status=HTTPStatus.OK, body=text, content_type=content_type)
 
-    def _health(self) -> Response:
-        if self._healthy is None or self._healthy():
-            return Response(status=HTTPStatus.OK, body=b"ok\n")
-        return Response(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"not healthy\n")
+    def _probe(self, probe: Probe) -> Response:
+        answer = self._prober.ask(probe)
+        status = HTTPStatus.OK if answer.yes else HTTPStatus.SERVICE_UNAVAILABLE
+        return Response(status=status, body=f"{answer.why}\n".encode())
 
 
 class _HttpServer(ThreadingHTTPServer):

@@ -39,6 +39,8 @@ from learner.algorithms.ppo import PPOConfig
 from learner.optimiser import OptimiserConfig
 from learner.rank import LearnerConfig
 
+STALL_MARGIN_S = 60.0  # for the driver to notice a deadline, end the process and start another
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
@@ -128,6 +130,11 @@ class RunConfig:
                     allowed="a collective's deadline that passes first",
                     fix="lower the one or raise the other",
                 )
+
+    @property
+    def stall_s(self) -> float:
+        """Without progress for longer, the run is stuck: metrics.stall_s, or by the deadlines."""
+        return self.metrics.stall_s or self.deadlines.longest_s + self.deadlines.start_s + STALL_MARGIN_S
 
     def with_ranks(self, ranks: int) -> RunConfig:
         """The same with another number of learner ranks. Raises ConfigError."""

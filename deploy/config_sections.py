@@ -138,6 +138,9 @@ class MetricsConfig:
             TRUESTEP_METRICS_TOKEN_FILE says, none without. The driver reads it and hands it on to the others.
         port: of the driver: a port, a range "first-last" (the first free one), or 0 for any free one.
         process_ports: likewise for actors and learner.
+        stall_s: the driver's `/livez` says no once the run has made no progress for longer; 0 = a minute more than the
+            longest of the deadlines and the start of the process that takes the place, so that what the run mends by
+            itself is left to it.
     """
 
     enabled: bool = True
@@ -146,6 +149,7 @@ class MetricsConfig:
     token_file: str = ""
     port: int | str = 0
     process_ports: int | str = 0
+    stall_s: float = 0.0
 
     def driver_ports(self) -> PortRange:
         """`port`, parsed. Raises ConfigError."""
@@ -158,6 +162,8 @@ class MetricsConfig:
     def __post_init__(self) -> None:
         if set(self.advertise) & set(" /@"):
             raise ConfigError("metrics.advertise", got=repr(self.advertise), allowed="a name or an address, no port")
+        if not 0.0 <= self.stall_s < math.inf:
+            raise ConfigError("metrics.stall_s", got=self.stall_s, allowed="0 (by the deadlines) or more, finite")
         self.driver_ports()
         self.other_ports()
 
@@ -181,6 +187,11 @@ class DeadlineConfig:
     evaluate_s: float = 900.0
     snapshot_s: float = 120.0
     checkpoint_s: float = 600.0
+
+    @property
+    def longest_s(self) -> float:
+        """That a run can be busy with one thing, its start excepted."""
+        return max(self.collect_s, self.update_s, self.evaluate_s, self.snapshot_s, self.checkpoint_s)
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):

@@ -27,6 +27,7 @@ from deploy.conductor.messages import (
     WriteCheckpoint,
 )
 from deploy.engines import Engine
+from deploy.probes import RunHealth
 from deploy.watch import Watch
 from deploy.writer import CheckpointWriter
 
@@ -86,6 +87,7 @@ class Driver:
         watch: Watch,
         clock: Clock,
         stop: StopFlag,
+        health: RunHealth,
         *,
         silence_s: float,
     ) -> None:
@@ -96,6 +98,7 @@ class Driver:
         self._watch = watch
         self._clock = clock
         self._stop = stop
+        self._health = health
         self._stop_told = False
         self._silence_s = silence_s
         self._heard_ns = 0
@@ -113,6 +116,7 @@ class Driver:
             for note in self._watch.tick(self._conductor):
                 self._record.note(note)
                 self._watch.note(note)
+            self._health.look(self._conductor)
             finish = self._conductor.finish
         self._record.close(self._conductor)
         self._writer.close(CLOSE_WRITER_S)
@@ -145,6 +149,7 @@ class Driver:
     def _observe(self, event: Event) -> None:
         self._record.observe(event, self._conductor)
         self._watch.observe(event)
+        self._health.observe(event)
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
@@ -155,6 +160,7 @@ class Driver:
                     self._writer.write(command.cut)
                 case RecordUpdate():
                     self._record.commit(command, self._conductor)
+                    self._health.commit(command)
                     if (recovered := self._watch.commit(command)) is not None:
                         self._record.note(recovered)
                         self._watch.note(recovered)

@@ -210,6 +210,7 @@ def _make(session: Session, composition: Composition, original: Original, record
                 Watch(metrics, session.display, clock),
                 clock,
                 session.stop,
+                session.health,
                 silence_s=2 * max(config.deadlines.start_s, config.deadlines.update_s, config.deadlines.evaluate_s),
             )
             return driver.run()

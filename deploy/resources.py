@@ -38,6 +38,8 @@ from deploy.display import Display, Silent
 from deploy.drill_faults import Drill
 from deploy.driver import StopFlag
 from deploy.engines import Engine
+from deploy.preflight.preflight import require_cluster
+from deploy.probes import RunHealth
 from learner.gpu import gpu_uuid
 
 LOOPBACK = "127.0.0.1"
@@ -55,6 +57,7 @@ class Session:
     process_metrics: ProcessMetrics
     server: MetricsServer | None
     install_signals: Callable[[], None]
+    health: RunHealth
     engine: Engine | None = None
     listening: str = ""
     onlooker: Onlooker | None = None
@@ -83,6 +86,7 @@ def claimed(config: RunConfig, display: Display | None, stop: StopFlag | None, *
             process_metrics=stack.enter_context(process_metrics),
             server=None,
             install_signals=stack.enter_context(_signals(stop)),
+            health=RunHealth(clock, stall_s=config.stall_s),
         )
         stack.callback(session.display.close)
         if config.metrics.enabled:
@@ -93,6 +97,7 @@ def claimed(config: RunConfig, display: Display | None, stop: StopFlag | None, *
                 host=host,
                 ports=config.metrics.driver_ports(),
                 targets=session.targets,
+                prober=session.health,
                 pages=ProfilePages(f"driver of {who}", session.clock),
                 token=session.token,
                 elsewhere=True,
@@ -111,6 +116,7 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
         drill: what goes wrong on purpose; with engine ray only.
     """
     config = composition.config
+    session.health.begin()
     if config.engine == "inline":
         from deploy.inline_engine import InlineEngine
 
@@ -150,6 +156,8 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
         drill=drill or Drill(),
     )
     try:
+        if not embedded:
+            require_cluster(composition, session.display.tell)
         num_gpus = gpus_of_a_rank(config.learner.device, num_ranks)
         engine = RayEngine(composition, setup, session.clock, gpus_of_a_rank=num_gpus)
         with _used(session, composition, engine), StoreWatch(ObjectStoreMetrics(session.metrics)):

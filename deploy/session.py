@@ -30,12 +30,13 @@ from deploy.compose import Composition, compose
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import Cut, Finish
 from deploy.config import RunConfig, parse_config
-from deploy.display import Display
+from deploy.display import Display, Silent
 from deploy.drill_faults import Drill
 from deploy.driver import Driver, StopFlag
 from deploy.engines import Engine
 from deploy.facts import fingerprint, gather_facts
 from deploy.outputs import REGISTRY_FILE, checkpoint_store, open_registry
+from deploy.preflight.preflight import require_here
 from deploy.record import Record
 from deploy.resources import Session, claimed, running_engine
 from deploy.saved import SavedRun, read_saved, save_cut, with_frames
@@ -100,6 +101,7 @@ def train(
     """
     out = Path(out)
     composition = compose(run, config)
+    require_here(composition, out, (display or Silent()).tell)
     with open_registry(out, create=True) as registry:
         begin, origin = _initial_weights(out, registry, init_from, composition) if init_from else (None, {})
         with claimed(config, display, stop, who=run or config.env.id) as session:
@@ -137,6 +139,7 @@ def resume(
         made_with = parse_config(record.config)
         config = made_with if learners is None else made_with.with_ranks(learners)
         composition = compose(run, config)
+        require_here(composition, out, (display or Silent()).tell)
         with claimed(config, display, stop, who=run) as session:
             registry.acquire(run, lease=session.lease, take_over=take_over)
             _compare_fingerprint(registry, record, session)
@@ -318,6 +321,7 @@ def _run(
         watch,
         clock,
         session.stop,
+        session.health,
         silence_s=2 * max(config.deadlines.start_s, config.deadlines.update_s, config.deadlines.evaluate_s),
     )
     return driver.run()

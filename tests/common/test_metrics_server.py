@@ -20,6 +20,7 @@ from common.errors import ConfigError, OutputError
 from common.metrics import DriverMetrics, MetricsServer, PortRange, Registry, Target, new_registry, serve
 from common.metrics_server import MAX_REQUESTS
 from common.ports import port_holder
+from common.probes import Probe, ProbeAnswer
 
 ANY_PORT = PortRange.parse("0")
 HOST = "127.0.0.1"
@@ -145,7 +146,7 @@ def test_unknown_paths_are_told_what_there_is(server: MetricsServer) -> None:
     """404 lists the routes; without a targets function there is no /targets."""
     assert get(server.port, "/")[0] == 404
     status, _, body = get(server.port, "/targets")
-    assert (status, body) == (404, b"actor 3 serves /metrics /healthz\n")
+    assert (status, body) == (404, b"actor 3 serves /metrics /startupz /livez /readyz /healthz\n")
 
 
 def test_only_get_is_answered(server: MetricsServer) -> None:
@@ -156,14 +157,25 @@ def test_only_get_is_answered(server: MetricsServer) -> None:
     connection.close()
 
 
-def test_health(server: MetricsServer, registry: Registry) -> None:
-    """Healthy unless the function says otherwise."""
-    assert get(server.port, "/healthz")[0] == 200
-    verdict = [True]
-    with serve(registry, ports=ANY_PORT, healthy=lambda: verdict[0], who="driver") as other:
-        assert get(other.port, "/healthz")[0] == 200
-        verdict[0] = False
-        assert get(other.port, "/healthz")[0] == 503
+class OnlyAlive:
+    """Says yes to one question."""
+
+    def ask(self, probe: Probe) -> ProbeAnswer:
+        return ProbeAnswer(yes=probe is Probe.LIVE, why=f"asked for {probe.name}")
+
+
+def test_probes_are_answered_with_the_reason(server: MetricsServer, registry: Registry) -> None:
+    """A process that was given nobody to ask says yes to all; 503 is no, and the body says why."""
+    assert {get(server.port, probe)[0] for probe in Probe} == {200}
+    with serve(registry, ports=ANY_PORT, prober=OnlyAlive(), who="driver") as other:
+        answers = {probe: get(other.port, f"{probe}?verbose") for probe in Probe}
+    assert {probe: answer[0] for probe, answer in answers.items()} == {
+        Probe.STARTUP: 503,
+        Probe.LIVE: 200,
+        Probe.READY: 503,
+        Probe.HEALTH: 503,
+    }
+    assert answers[Probe.READY][2] == b"asked for READY\n"
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
@@ -181,12 +193,16 @@ def test_a_scrape_that_raises_costs_that_scrape_only(caplog: pytest.LogCaptureFi
 
 
 def test_callbacks_that_raise_are_a_500(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither targets nor health can take the server down."""
+    """Neither targets nor probes can take the server down."""
 
-    def fail() -> bool:
+    class Fails:
+        def ask(self, probe: Probe) -> ProbeAnswer:
+            raise KeyError("actor 4")
+
+    def fail() -> list[Target]:
         raise KeyError("actor 4")
 
-    with serve(registry, ports=ANY_PORT, targets=lambda: [target(0)][1:] if fail() else [], healthy=fail, who="d") as s:
+    with serve(registry, ports=ANY_PORT, targets=fail, prober=Fails(), who="d") as s:
         assert [get(s.port, path)[0] for path in ("/targets", "/healthz", "/metrics")] == [500, 500, 200]
     assert len(caplog.records) == 2
 

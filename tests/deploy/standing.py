@@ -59,10 +59,11 @@ class Standing:
     plan: Plan = field(default_factory=lambda: Plan(num_actors=2, policy_lag=1, total_steps=10_000))
     seats: list[Seat] = field(default_factory=lambda: [Seat(actor=0, status=SeatStatus.RUNNING), Seat(actor=1)])
     ranks: list[RankSeat] = field(default_factory=lambda: ranks(RankStatus.JOINED, RankStatus.JOINED))
+    awaited: str = "nothing"
 
     def waiting_for(self) -> str:
         """What is awaited."""
-        return "nothing"
+        return self.awaited
 
     @property
     def conductor(self) -> Conductor:
