@@ -11,11 +11,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 NS_PER_S = 1_000_000_000
+KERNEL_CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 PER_THREAD_SCHEDULED = 0b110  # CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED of the kernel's posix-timers.h
 
 
@@ -102,6 +104,38 @@ def wait_until(condition: Callable[[], bool], *, clock: Clock, seconds: float, p
             return False
         clock.sleep(min(poll_s, deadline.remaining_s()))
     return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSource:
+    """What `MonotonicClock` reads on this machine.
+
+    Attributes:
+        name: of the clock.
+        monotonic: whether it never goes back, as the system promises and two readings do not belie.
+        resolution_s: its step.
+        kernel: what the kernel counts with (tsc, kvm-clock ...); "" where it does not tell.
+    """
+
+    name: str
+    monotonic: bool
+    resolution_s: float
+    kernel: str
+
+
+def clock_source() -> ClockSource:
+    """Of this machine."""
+    first, second = (time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) for _ in range(2))
+    try:
+        kernel = KERNEL_CLOCK.read_text(encoding="ascii").strip()
+    except OSError:
+        kernel = ""
+    return ClockSource(
+        name="CLOCK_MONOTONIC_RAW",
+        monotonic=time.get_clock_info("monotonic").monotonic and second >= first,
+        resolution_s=time.clock_getres(time.CLOCK_MONOTONIC_RAW),
+        kernel=kernel,
+    )
 
 
 def per_second(count: float, elapsed_ns: int) -> float | None:

@@ -57,6 +57,8 @@ class Train:
     """Begin from the newest weights of this run in the same output directory."""
     stop_at_return: float | None = None
     """End early once an evaluation's mean return reaches this."""
+    preflight: bool = False
+    """Check all that the run needs, here and on every node of the cluster, say it as a table, and start nothing."""
     json: Json = False
 
 

@@ -24,6 +24,7 @@ from deploy.drill import DrillResult, run_drills
 from deploy.drills import DRILLS, DrillPlan, named
 from deploy.evaluation import evaluate_run
 from deploy.outputs import open_registry
+from deploy.preflight.command import preflight, tell_checks
 from deploy.profiling.command import profile
 from deploy.replay import replay
 from deploy.replayed import replayed_lines
@@ -72,6 +73,11 @@ def carry_out(command: cli.Command) -> int:
 
 
 def _train(command: cli.Train) -> int:
+    if command.preflight:
+        with _stdout_kept(command.json):
+            config, _ = configuration(command)
+            checks = preflight(config, out=command.out)
+        return tell_checks(checks, json_wanted=command.json)
     with _stdout_kept(command.json):
         outcome = _trained(command)
     return _tell_outcome(outcome, json_wanted=command.json)

@@ -73,7 +73,8 @@ def compose(run: str, config: RunConfig) -> Composition:
     """Look at the environment once and fit everything to it: what does not fit fails here, before anything starts.
 
     Raises:
-        UserError: unknown environment, unsupported space, a network that does not fit, fragments too large.
+        UserError: unknown environment, unsupported space, a network that does not fit, fragments too large, or no GPU
+            here for a run that asks for one in this process.
     """
     observation, action = read_specs(config.env)
     config.processing.check(observation)
@@ -89,7 +90,8 @@ def compose(run: str, config: RunConfig) -> Composition:
     checker = Streams(config.seed).generator(Role.CHECKER, 0, purpose=Purpose.INITIALISE)
     model = make_actor_critic(observation, action, config.net, checker)
     model.compute_in(config.learner.precision)
-    config.learner.torch_device()
+    if config.engine == "inline":
+        config.learner.torch_device()  # elsewhere the GPU is that of a rank's node, which need not be this one
     network = FlatParameters(model, trainable=False).manifest.fingerprint()
     return Composition(run=run, config=config, layout=layout, network=network)
 

@@ -11,7 +11,6 @@ from secrets import token_hex
 import ray
 
 from common.errors import OutputError, RunFailedError
-from deploy.ray_resources import check_cpus
 
 MIN_OBJECT_STORE_BYTES = 256 * 2**20
 CONNECT_S = 5.0
@@ -22,17 +21,27 @@ QUIET = {  # servers of Ray's own metrics, which know no token: nobody scrapes a
 }
 
 
-def connect(*, num_processes: int, num_spare: int = 0, object_store_bytes: int) -> bool:
+def embeds() -> bool:
+    """Whether `connect` would start a Ray of its own."""
+    return not ray.is_initialized() and not os.environ.get("RAY_ADDRESS", "")
+
+
+def store_bytes(object_store_bytes: int) -> int:
+    """Size of the object store of an embedded Ray, for fragments of so many bytes at once."""
+    return max(MIN_OBJECT_STORE_BYTES, object_store_bytes)
+
+
+def connect(*, num_processes: int = 1, num_spare: int = 0, object_store_bytes: int = 0) -> bool:
     """Join the cluster named by RAY_ADDRESS, or start an embedded one; True if embedded.
 
     An embedded node counts processes, not cores: each of ours is granted its logical CPU whatever the machine has, and
-    so are `num_spare` more, so that a replacement starts before the CPU of the process it replaces is free again.
+    so are `num_spare` more, so that a replacement starts before the CPU of the process it replaces is free again. What
+    a cluster has is looked at by deploy.preflight.
 
     Raises:
-        RunFailedError: the cluster cannot be reached or started, or has too few CPUs.
+        RunFailedError: the cluster cannot be reached or started.
     """
     if ray.is_initialized():
-        check_cpus(num_processes)
         return False
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # ours are handled, or their process was given up
     address = os.environ.get("RAY_ADDRESS", "")
@@ -48,8 +57,6 @@ def connect(*, num_processes: int, num_spare: int = 0, object_store_bytes: int) 
                 _start_embedded(num_processes + num_spare, object_store_bytes)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         raise RunFailedError(f"{where} cannot be used", got=error, fix="see the logs of the Ray session") from error
-    if address:
-        check_cpus(num_processes)
     return not address
 
 
@@ -67,7 +74,7 @@ def _start_embedded(num_cpus: int, object_store_bytes: int) -> None:
     ray.init(
         address="local",
         num_cpus=max(num_cpus, os.cpu_count() or 1),
-        object_store_memory=max(MIN_OBJECT_STORE_BYTES, object_store_bytes),
+        object_store_memory=store_bytes(object_store_bytes),
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,

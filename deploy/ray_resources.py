@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 import ray
 
@@ -14,18 +15,7 @@ ASK_S = 10.0  # an answer takes milliseconds
 ASK_TIMES = 3
 
 Resources = Mapping[str, float]
-
-
-def check_cpus(num_processes: int) -> None:
-    """Raises `OutputError` where the cluster has fewer CPUs than the run has processes."""
-    available = int(ask(_total).get("CPU", 0))
-    if available < num_processes:
-        raise OutputError(
-            "the Ray cluster is too small",
-            got=f"{available} CPUs",
-            allowed=f"at least {num_processes}: one for each actor and one for each learner rank",
-            fix="use fewer --actors or --learners",
-        )
+T = TypeVar("T")
 
 
 def has_free_cpu() -> bool:
@@ -50,14 +40,14 @@ def gpus_of_a_rank(device: str, num_ranks: int) -> int:
     return 1 if device != "cpu" and available >= num_ranks else 0
 
 
-def ask(question: Callable[[], Resources], *, within_s: float = ASK_S) -> Resources:
+def ask(question: Callable[[], T], *, within_s: float = ASK_S) -> T:
     """The answer, asked again where none came in time; who waits for a lost one is left behind, asleep.
 
     Raises:
         DeadlineError: no answer, however often it was asked.
     """
     for _ in range(ASK_TIMES):
-        answers: SimpleQueue[Resources | Exception] = SimpleQueue()
+        answers: SimpleQueue[T | Exception] = SimpleQueue()
         threading.Thread(target=_answer, args=(question, answers), name="ask-ray", daemon=True).start()
         try:
             answer = answers.get(timeout=within_s)
@@ -74,7 +64,7 @@ def ask(question: Callable[[], Resources], *, within_s: float = ASK_S) -> Resour
     )
 
 
-def _answer(question: Callable[[], Resources], answers: SimpleQueue[Resources | Exception]) -> None:
+def _answer(question: Callable[[], T], answers: SimpleQueue[T | Exception]) -> None:
     try:
         answers.put(question())
     except Exception as error:  # noqa: BLE001 - it is raised where the answer is awaited
