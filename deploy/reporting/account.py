@@ -9,6 +9,7 @@ from deploy.reporting.blocks import Check, Section, Table
 from deploy.reporting.facts import RunFacts
 from deploy.reporting.headline import letter_of
 from deploy.reporting.plots import SIDES
+from deploy.reporting.scale import counted
 
 COUNTED = {  # of verified sync, as `truestep show` counts it
     "mismatches": "Disagreements of ranks",
@@ -53,13 +54,17 @@ def _checks(run: RunFacts, who: str) -> Iterator[Check]:
     steps = run.history.total("verified_steps")
     if steps:
         disputes = run.tally.mismatches
-        words = f"{steps:,.0f} gradient steps were verified; ranks disagreed {disputes:,} times."
+        words = f"{steps:,.0f} gradient steps were verified; ranks disagreed {counted(disputes, 'time', 'times')}."
         yield Check(who=who, good=not disputes or None, words=words)
     refused = sum(moment.event.kind == "FRAGMENT_REFUSED" for moment in run.moments)
-    refusals = f"{refused:,} fragments were refused, each counted with its reason."
+    refusals = f"{counted(refused, 'fragment was', 'fragments were')} refused, each counted with its reason."
     yield Check(who=who, good=None if refused else True, words=refusals if refused else "No fragment was refused.")
     if changed := sum(moment.event.kind == "FINGERPRINT_CHANGED" for moment in run.moments):
-        yield Check(who=who, good=False, words=f"Code, versions or processor changed under way, {changed:,} times.")
+        yield Check(
+            who=who,
+            good=False,
+            words=f"Code, versions or processor changed under way, {counted(changed, 'time', 'times')}.",
+        )
     damaged = [str(m.event.data.get("name", "")) for m in run.moments if m.event.kind == "CHECKPOINT_SKIPPED"]
     if damaged:
         yield Check(who=who, good=False, words=f"Damaged checkpoints, passed over: {', '.join(damaged)}.")

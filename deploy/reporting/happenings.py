@@ -56,18 +56,29 @@ def timeline_rows(facts: RunFacts) -> list[Row]:
 
 
 def verdict_bands(facts: RunFacts) -> list[Stretch]:
-    """Since when which verdict of stall attribution was in force: until the next one, or the end of that driving."""
-    bands = []
+    """When which verdict of stall attribution was in force, each until the next one or the end of its driving.
+
+    The first event of a driving tells of the verdict before it too, and how long that one was in force.
+    """
     edges = [*drivings(facts.moments)[1:], facts.end_s]
     told = [moment for moment in facts.moments if moment.event.kind == VERDICT]
-    styles: dict[str, str] = {HEALTHY: "fine"}
     following = [*(moment.seconds for moment in told[1:]), facts.end_s]
+    styles: dict[str, str] = {HEALTHY: "fine"}
+    bands: list[Stretch] = []
     for moment, next_s in zip(told, following, strict=False):
-        verdict = str(moment.event.data.get("verdict", "unknown"))
-        style = styles.setdefault(verdict, f"stall{(len(styles) - 1) % STALL_STYLES}")
-        end = min([next_s, *(edge for edge in edges if edge > moment.seconds)])
-        bands.append(Stretch(begin=moment.seconds, end=end, style=style, words=verdict.replace("_", " ")))
-    return bands
+        data, begin = moment.event.data, moment.seconds
+        if (before := str(data.get("before", ""))) and (not bands or bands[-1].end < begin):
+            since = max(bands[-1].end if bands else 0.0, begin - float(data.get("seconds", 0.0)))
+            bands.append(_band(since, begin, before, "", styles))
+        end = min([next_s, *(edge for edge in edges if edge > begin)])
+        bands.append(_band(begin, end, str(data.get("verdict", "unknown")), str(data.get("words", "")), styles))
+    return [band for band in bands if band.end > band.begin]
+
+
+def _band(begin: float, end: float, verdict: str, detail: str, styles: dict[str, str]) -> Stretch:
+    style = styles.setdefault(verdict, f"stall{(len(styles) - 1) % STALL_STYLES}")
+    words = verdict.replace("_", " ").replace("cpu", "CPU").replace("gpu", "GPU")
+    return Stretch(begin=begin, end=end, style=style, words=words, detail=detail)
 
 
 def event_words(moment: Moment) -> str:

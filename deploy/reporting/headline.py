@@ -12,7 +12,7 @@ from deploy.reporting.driving import drivings
 from deploy.reporting.facts import RunFacts
 from deploy.reporting.history import starts
 from deploy.reporting.plots import SIDES
-from deploy.reporting.scale import exact, short
+from deploy.reporting.scale import counted, exact, short
 
 Figures = tuple[str, str]  # a value and a note
 
@@ -80,12 +80,12 @@ def _steps(run: RunFacts) -> Figures:
 
 def _updates(run: RunFacts) -> Figures:
     undone = run.tally.rollbacks
-    return exact(float(run.record.updates)), f"{undone} rollbacks" if undone else "no rollback"
+    return exact(float(run.record.updates)), counted(undone, "rollback", "rollbacks") if undone else "no rollback"
 
 
 def _time(run: RunFacts) -> Figures:
-    drivings = sum(moment.event.kind == "RESUMED" for moment in run.moments)
-    return duration(run.record.wall_s), f"resumed {drivings} times" if drivings else "in one go"
+    resumed = sum(moment.event.kind == "RESUMED" for moment in run.moments)
+    return duration(run.record.wall_s), f"resumed {counted(resumed, 'time', 'times')}" if resumed else "in one go"
 
 
 def _throughput(run: RunFacts) -> Figures:
@@ -116,4 +116,4 @@ def _verified(run: RunFacts) -> Figures:
 def _faults(run: RunFacts) -> Figures:
     lost = sum(moment.event.kind in ("ACTOR_LOST", "RANK_LOST") for moment in run.moments)
     sync = run.tally.mismatches + run.tally.failures
-    return str(lost + sync), f"{lost} processes lost, {sync} syncs voided"
+    return str(lost + sync), f"{counted(lost, 'process', 'processes')} lost, {counted(sync, 'sync', 'syncs')} voided"

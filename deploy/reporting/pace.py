@@ -32,7 +32,13 @@ ACTOR_LAYERS = (
     ("policy", "policy", "layer1"),
     ("rollout", "the rest of collecting", "layer2"),
 )
-SYNC_PHASES = ("reduce", "exchange", "verify", "audit", "backup")
+SYNC_PHASES = {
+    "reduce": "adding gradients up, and waiting for the others",
+    "exchange": "agreeing on digests and verdicts",
+    "verify": "computing digests and sums",
+    "audit": "doing a sampled step again",
+    "backup": "remembering the update's start",
+}
 
 
 def pace_section(runs: Sequence[RunFacts]) -> Section:
@@ -42,6 +48,7 @@ def pace_section(runs: Sequence[RunFacts]) -> Section:
     for side, (run, flow) in enumerate(zip(runs, flows, strict=True)):
         figures.append(_stacked(f"{prefix(runs, side)}Time of the learner", _learner(flow)))
         figures.append(_stacked(f"{prefix(runs, side)}Actors at work", _actors(run, flow)))
+    verdicts = [_verdicts(runs, side) for side in range(len(runs))]
     return Section(
         anchor="time",
         title="Throughput and time",
@@ -50,7 +57,7 @@ def pace_section(runs: Sequence[RunFacts]) -> Section:
             "spend on updates it waited, for fragments or for the driver."
         ),
         figures=tuple(figures),
-        tables=tuple(table for table in (_verdicts(runs), _sync_cost(runs)) if table.rows),
+        tables=tuple(table for table in (*verdicts, _sync_cost(runs)) if table.rows),
     )
 
 
@@ -150,27 +157,28 @@ def _reasons(runs: Sequence[RunFacts]) -> Table:
     return Table(caption="Dropped transitions by reason", head=head, rows=tuple(rows), numeric=True)
 
 
-def _verdicts(runs: Sequence[RunFacts]) -> Table:
-    """Seconds under each verdict of stall attribution."""
-    seconds: list[dict[str, float]] = [{} for _ in runs]
-    for under, run in zip(seconds, runs, strict=True):
-        for band in verdict_bands(run):
-            under[band.words] = under.get(band.words, 0.0) + band.end - band.begin
-    names = dict.fromkeys(name for under in seconds for name in under)
-    rows = [(name, *(clock_words(round(under.get(name, 0.0), 1)) for under in seconds)) for name in names]
-    return Table(caption="Held up by", head=("verdict", *_columns(runs, "time")), rows=tuple(rows), numeric=True)
+def _verdicts(runs: Sequence[RunFacts], side: int) -> Table:
+    """Seconds under each verdict of stall attribution, and the figures that led to it the last time."""
+    seconds: dict[str, float] = {}
+    details: dict[str, str] = {}
+    for band in verdict_bands(runs[side]):
+        seconds[band.words] = seconds.get(band.words, 0.0) + band.end - band.begin
+        details[band.words] = band.detail or details.get(band.words, "")
+    rows = [(name, clock_words(round(spent, 1)), details[name]) for name, spent in seconds.items()]
+    caption = f"{prefix(runs, side)}Held up by"
+    return Table(caption=caption, head=("verdict", "time", "in words"), rows=tuple(rows))
 
 
 def _sync_cost(runs: Sequence[RunFacts]) -> Table:
     """What verified sync took of the time that the learner worked."""
     worked = [_worked(run) for run in runs]
     rows = []
-    for phase in SYNC_PHASES:
+    for phase, words in SYNC_PHASES.items():
         spent = [run.history.total(f"seconds_sync_{phase}") for run in runs]
         if any(spent):
             told = [_spent(part, whole) for part, whole in zip(spent, worked, strict=True)]
-            rows.append((phase, *told))
-    note = "Shares are of the time that the first rank worked on updates."
+            rows.append((words, *told))
+    note = "Of the time that the first rank worked on updates. All but the first line is the price of verification."
     head = ("part", *_columns(runs, "time"))
     return Table(caption="Cost of verified sync", head=head, rows=tuple(rows), numeric=True, note=note)
 

@@ -162,6 +162,15 @@ def exact(value: float | None) -> str:
     return short(value) if abs(value) < 1e-3 else f"{value:.4g}"
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "process", "processes"), counted(1200, "rollback", "rollbacks")
+    ('1 process', '1,200 rollbacks')
+    """
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def plain(value: float) -> str:
     """Without needless zeros, thousands apart."""
     text = f"{value:,.10g}" if value == round(value) else f"{float(f'{value:.4g}'):.9f}".rstrip("0").rstrip(".")

@@ -42,12 +42,14 @@ class Stretch:
         begin, end: seconds of driving.
         style: class of fill and hatch.
         words: what it was; written inside where there is room.
+        detail: a sentence on it.
     """
 
     begin: float
     end: float
     style: str
     words: str
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ def _stretch(stretch: Stretch, scale: Scale, middle: float) -> Iterator[Markup]:
     begin, end = scale.at(stretch.begin), scale.at(stretch.end)
     box = {"x": begin, "y": middle - 9, "width": max(1.5, end - begin), "height": 18}
     when = f"{clock_words(stretch.begin)} to {clock_words(stretch.end)}"
-    title = element("title", f"{stretch.words}, {when}")
+    title = element("title", "\n".join(filter(None, (f"{stretch.words}, {when}", stretch.detail))))
     yield element("rect", title, class_=f"layer {stretch.style}", **box)
     yield element("rect", class_=f"hatch {stretch.style}", **box)
     wide = len(stretch.words) * LETTER

@@ -27,6 +27,7 @@ FLAGS = (
 )
 LIMIT_S = 60.0
 DESKTOP, PHONE = (1200, 800), (390, 844)
+TOP = 925  # pixels down to the end of the first chart
 SCHEMES = ("light", "dark")
 
 
@@ -142,17 +143,25 @@ class Browser:
         return message
 
 
-def main(page: Path, directory: Path) -> None:
+def main(one: Path, two: Path, directory: Path) -> None:
     """The pictures of the documents."""
     directory.mkdir(parents=True, exist_ok=True)
-    for scheme in SCHEMES:
-        with Browser(size=DESKTOP, scheme=scheme) as browser:
-            browser.open(page.absolute())
-            browser.picture(directory / f"report-{scheme}.png", height=1230)
+    with Browser(size=DESKTOP, scheme="light") as browser:
+        browser.open(one.absolute())
+        browser.picture(directory / "report-light.png", height=TOP)
+        start, end = (browser.value(f"document.getElementById('{name}').offsetTop") for name in ("time", "lag"))
+        browser.picture(directory / "report-time.png", top=start, height=end - start)
+        start, end = (
+            browser.value(f"document.getElementById('{name}').offsetTop") for name in ("timeline", "environment")
+        )
+        browser.picture(directory / "report-timeline.png", top=start, height=end - start)
+    with Browser(size=DESKTOP, scheme="dark") as browser:
+        browser.open(two.absolute())
+        browser.picture(directory / "report-dark.png", height=TOP + 160)
     with Browser(size=PHONE, scheme="dark") as browser:
-        browser.open(page.absolute())
-        browser.picture(directory / "report-phone.png", height=1500)
+        browser.open(one.absolute())
+        browser.picture(directory / "report-phone.png", height=1250)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*(Path(word) for word in sys.argv[1:4]))

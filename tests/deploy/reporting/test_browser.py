@@ -33,6 +33,9 @@ CUT_LETTERS = """
   return box.width > 0 && (box.left < 0 || box.right > document.documentElement.clientWidth);
 }).map(text => text.textContent)
 """
+SHOWN = (
+    "[...new Set([...document.querySelectorAll('.wide, .narrow')].filter(e => e.offsetHeight).map(e => e.className))]"
+)
 POINT = """
 (() => {
   const strip = [...document.querySelectorAll(".columns rect")].find(each => each.getBoundingClientRect().width > 0);
@@ -114,6 +117,10 @@ def test_a_browser_finds_nothing_wrong(pages: list[Path], size: tuple[int, int],
             assert browser.value("document.documentElement.scrollWidth") == size[0]
             assert browser.value(WIDER_THAN_PAGE) == []
             assert browser.value(CUT_LETTERS) == []
+            shown = browser.value(
+                "[...document.querySelectorAll('.wide, .narrow')].filter(x => x.offsetHeight)[0].className"
+            )
+            assert shown == ("narrow" if size == PHONE else "wide")
             hidden, told = browser.value(POINT)
             assert not hidden and told.startswith("up to ")
             red = int(palettes()[scheme]["ground"][1:3], 16)

@@ -35,21 +35,21 @@ def made(tmp_path: Path) -> Iterator[Made]:
 # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def returned(value: float) -> dict[str, float]:
-    """Episodes that are all alike."""
+def returned(value: float, std: float) -> dict[str, float]:
+    """Episodes of this mean and deviation."""
     same = {f"episode_return{name}": value for name in ("", "_min", "_max")}
-    return same | {"episode_return_std": 0.0}
+    return same | {"episode_return_std": std}
 
 
 def test_returns_are_pooled_by_episodes() -> None:
-    """Three of return 10 and one of 30: mean 15, and the deviation of all four; updates without one are passed."""
+    """Three of mean 10 and one of 30: mean 15, and the deviation of all four; updates without one are passed."""
     rows = [
-        update(1, episodes=3.0, **returned(10.0)),
+        update(1, episodes=3.0, **returned(10.0, std=2.0)),
         update(2, episodes=0.0, episode_return=math.nan),
-        update(3, episodes=1.0, **returned(30.0)),
+        update(3, episodes=1.0, **returned(30.0, std=0.0)),
     ]
     pooled = pooled_returns(history_of(rows), 1)
-    assert (pooled.mean[0], pooled.std[0]) == pytest.approx((15.0, math.sqrt(75.0)))
+    assert (pooled.mean[0], pooled.std[0]) == pytest.approx((15.0, math.sqrt((3 * (4 + 25) + 225) / 4)))
     assert (pooled.low[0], pooled.high[0], pooled.env_steps[0]) == (10.0, 30.0, 300.0)
 
 
@@ -104,9 +104,9 @@ def test_events_lie_on_the_seconds_of_driving() -> None:
             event(3, "RESUMED", 4000.0),
             event(4, DRIVING, 4001.0, driving_s=8.0),
             event(5, "ACTOR_LOST", 4003.0),
-            event(6, "TAKEN_OVER", 5.0, clock="other"),
-            event(7, DRIVING, 6.0, clock="other", driving_s=20.0),
-            event(8, "STOP_ASKED", 7.5, clock="other"),
+            event(6, "TAKEN_OVER", 9000.0, clock="other"),
+            event(7, DRIVING, 9001.0, clock="other", driving_s=20.0),
+            event(8, "STOP_ASKED", 9002.5, clock="other"),
         ]
     )
     assert [moment.seconds for moment in told] == [0.0, 5.0, 8.0, 8.0, 10.0, 10.0, 20.0, 21.5]
@@ -147,12 +147,13 @@ def test_a_verdict_is_in_force_until_the_next_or_the_end_of_that_driving(made: M
     made.event(run, 2.0, "VERDICT", verdict="healthy", before="")
     made.event(run, 3.0, "VERDICT", verdict="slow_actor", before="healthy")
     made.drive(run, 8.0)
-    made.event(run, 4.0, "VERDICT", verdict="learner_bound", before="")
+    made.event(run, 4.0, "VERDICT", verdict="learner_bound", before="healthy", seconds=2.5)
     made.event(run, 4.0, "VERDICT", verdict="slow_actor", before="learner_bound")
     bands = verdict_bands(read_facts(made.registry, run, out=made.out))
     assert [(band.begin, band.end, band.words, band.style) for band in bands] == [
         (2.0, 5.0, "healthy", "fine"),
         (5.0, 8.0, "slow actor", "stall0"),
+        (9.5, 12.0, "healthy", "fine"),
         (12.0, 16.0, "learner bound", "stall1"),
         (16.0, 30.0, "slow actor", "stall0"),
     ]
