@@ -90,13 +90,7 @@ class Pod:
     answer_within_s: float = ANSWER_WITHIN_S
 
     def alive(self) -> Answer:
-        """Whether the driver makes progress; one that is still starting does, none at all leaves it to Ray."""
-        if (starting := self._ask_driver("/startupz")) is None:
-            return self.ray_healthy()
-        if isinstance(starting, Answer):
-            return starting
-        if starting.status != http.client.OK:
-            return Answer(yes=True, why=f"the driver is starting: {starting.line}")
+        """Whether the driver makes progress, from its very start on; with no driver, whether Ray is well."""
         return self._verdict("/livez")
 
     def ready(self) -> Answer:

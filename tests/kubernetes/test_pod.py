@@ -97,11 +97,17 @@ def test_once_there_is_a_driver_only_its_word_counts() -> None:
 
 
 def test_a_driver_that_starts_is_alive_and_not_ready() -> None:
-    """However long the first checkpoint takes to load: `/livez` is not asked before `/startupz` says yes."""
-    starting = {"/startupz": (503, "no record yet"), "/livez": (503, ""), "/readyz": (503, "no record yet")}
+    """A start is allowed the time that anything else is: one that never ends would else never be ended."""
+    starting = {
+        "/startupz": (503, "no record yet"),
+        "/livez": (200, "started, 9 s ago"),
+        "/readyz": (503, "no weights"),
+    }
     with serving(starting) as driver:
-        assert pod(driver).alive() == Answer(yes=True, why="the driver is starting: no record yet")
+        assert pod(driver).alive() == Answer(yes=True, why="the driver's /livez: 200 started, 9 s ago")
         assert not pod(driver).ready().yes
+    with serving(starting | {"/livez": (503, "no progress for 1141 s")}) as driver:
+        assert not pod(driver).alive().yes
 
 
 def test_a_driver_that_listens_and_is_silent_is_not_alive() -> None:
