@@ -140,6 +140,7 @@ def test_the_line_shows_the_verdict_and_people_are_told_once() -> None:
     assert "bound" not in scene.display.shown[-1].words()
     scene.seconds(15, learning=0.9)
     assert [note.data["verdict"] for note in scene.notes] == ["learner_bound", "healthy", "learner_bound"]
+    assert 10.0 < scene.notes[1].data["seconds"] < 20.0
     assert len(scene.display.told) == 1 and scene.display.told[0].startswith("VERDICT  learner-bound: ")
     scene.seconds(60, learning=0.5)
     scene.seconds(15, learning=0.9)

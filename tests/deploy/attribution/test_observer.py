@@ -207,6 +207,23 @@ def test_what_stands_still_with_work_and_room_is_timed() -> None:
     seen.at(4.0)
     facts = seen.snapshot().stages[Stage.COMMITTED]
     assert (facts.work, facts.still_s, facts.usual_s) == (True, 4.0, 2.0)
+    seen.at(0.0, committed(2))
+    assert seen.snapshot().stages[Stage.COMMITTED].usual_s == 0.2 * 4.0 + 0.8 * 2.0
+
+
+def test_a_stage_that_had_no_work_meanwhile_has_not_stood_still() -> None:
+    """Its time begins again when work comes."""
+    seen = Seen()
+    seen.standing.issued = 1
+    seen.at(1.0, committed(0))
+    seen.standing.committed = 1
+    seen.at(30.0)
+    assert seen.snapshot().stages[Stage.COMMITTED].still_s == 0.0
+    seen.standing.issued = 2
+    seen.at(30.0)
+    assert seen.snapshot().stages[Stage.COMMITTED].still_s == 0.0
+    seen.at(2.0)
+    assert seen.snapshot().stages[Stage.COMMITTED].still_s == 2.0
 
 
 def test_a_run_that_ends_waits_for_nothing() -> None:
