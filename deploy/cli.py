@@ -250,8 +250,37 @@ class Profile:
     out: Out = Path("runs")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """Say what this machine is like and, of a live run, who can reach what and what protects it. Exit code 1: something
+    is open to strangers."""
+
+    run: Positional[
+        Annotated[str, arg(metavar="RUN", help="A run that is being driven; the machine alone if none.")]
+    ] = ""
+    address: str = ""
+    """host:port of the driver, for a run that is driven on another machine and has processes on this one."""
+    token_file: Path | None = None
+    """File with the token that the run wants of whoever looks on."""
+    out: Out = Path("runs")
+    json: Json = False
+
+
 Command = (
-    Train | Resume | Evaluate | Runs | Show | Compare | Report | Reproduce | Replay | Drill | CheckEnv | Top | Profile
+    Train
+    | Resume
+    | Evaluate
+    | Runs
+    | Show
+    | Compare
+    | Report
+    | Reproduce
+    | Replay
+    | Drill
+    | CheckEnv
+    | Top
+    | Profile
+    | Doctor
 )
 
 
@@ -271,6 +300,7 @@ def main(arguments: list[str] | None = None) -> None:
         "check": CheckEnv,
         "top": Top,
         "profile": Profile,
+        "doctor": Doctor,
     }
     command = tyro.extras.subcommand_cli_from_dict(commands, prog="truestep", description=__doc__, args=arguments)
     sys.exit(run_command(command))

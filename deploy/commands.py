@@ -20,6 +20,7 @@ from deploy.check_command import check_environment
 from deploy.compare import compare_runs, comparison_lines
 from deploy.config import RunConfig, merge, parse_config, read_toml, recipe, setting
 from deploy.display import Display, Lines, Terminal, duration
+from deploy.doctor.command import doctor
 from deploy.drill import DrillResult, run_drills
 from deploy.drills import DRILLS, DrillPlan, named
 from deploy.evaluation import evaluate_run
@@ -68,6 +69,8 @@ def carry_out(command: cli.Command) -> int:
             return top(command)
         case cli.Profile():
             return profile(command)
+        case cli.Doctor():
+            return doctor(command)
         case other:
             assert_never(other)
 
