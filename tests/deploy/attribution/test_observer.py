@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -208,7 +209,7 @@ def test_what_stands_still_with_work_and_room_is_timed() -> None:
     facts = seen.snapshot().stages[Stage.COMMITTED]
     assert (facts.work, facts.still_s, facts.usual_s) == (True, 4.0, 2.0)
     seen.at(0.0, committed(2))
-    assert seen.snapshot().stages[Stage.COMMITTED].usual_s == 0.2 * 4.0 + 0.8 * 2.0
+    assert seen.snapshot().stages[Stage.COMMITTED].usual_s == pytest.approx(0.2 * 4.0 + 0.8 * 2.0)
 
 
 def test_a_stage_that_had_no_work_meanwhile_has_not_stood_still() -> None:
