@@ -35,6 +35,7 @@ from common.process_identity import Liveness, ProcessIdentity
 
 WRITING = ".writing-"
 REMOVING = ".removing-"
+MOST_MANIFEST_BYTES = 64 * 2**20
 NAME = re.compile(r"update-(\d{9,19})(?:\.(\d{1,6}))?")
 DOCUMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 DTYPES = frozenset(
@@ -271,7 +272,7 @@ class CheckpointStore:
         if NAME.fullmatch(name) is None:
             raise CheckpointError("not the name of a checkpoint", got=repr(name), allowed="update-000000040 or so")
         path = self.directory / name / MANIFEST
-        described = manifests.decode(path, self._read(path))
+        described = manifests.decode(path, self._read(path, most=MOST_MANIFEST_BYTES))
         if described.update != _order(name)[0]:
             raise CheckpointError(f"{path} describes another checkpoint", got=f"update {described.update}")
         return described
@@ -279,19 +280,26 @@ class CheckpointStore:
     def _verified(self, name: str, file: str, described: Manifest) -> bytes:
         path = self.directory / name / file
         expected = described.files[file]
-        data = self._read(path)
+        data = self._read(path, most=expected.num_bytes)
         if len(data) != expected.num_bytes:
             raise CheckpointError(
-                f"{path} is cut short or grown", got=f"{len(data)} bytes", allowed=f"{expected.num_bytes}"
+                f"{path} is cut short or grown",
+                got=f"{'more' if len(data) > expected.num_bytes else len(data)} bytes",
+                allowed=f"{expected.num_bytes}",
             )
         digest = sha256(data).hexdigest()
         if digest != expected.sha256:
             raise CheckpointError(f"{path} is damaged", got=f"sha256 {digest}", allowed=expected.sha256)
         return data
 
-    def _read(self, path: Path) -> bytes:
+    def _read(self, path: Path, *, most: int) -> bytes:
+        """No more than a stranger may make us hold: the size comes first, then memory."""
         try:
-            return self._files.read(path)
+            return self._files.read(path, most=most)
+        except (MemoryError, OverflowError):
+            raise CheckpointError(
+                f"{path} does not fit this machine's memory", got=f"{most} bytes", fix="see who wrote its manifest"
+            ) from None
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing", fix="the checkpoint is incomplete; use another") from None
         except OSError as error:

@@ -84,11 +84,14 @@ def _evaluation(result: EvaluationResult | None) -> dict[str, Any] | None:
 
 
 def read_saved(checkpoint: Checkpoint) -> SavedRun:
-    """The run behind a verified checkpoint. Raises CheckpointError: another schema, or not a whole run."""
+    """The run behind a verified checkpoint. Raises CheckpointError and WireError: another schema, or not a whole run.
+
+    Nothing else comes of it, whoever wrote the checkpoint: values of other types and shapes are told as such.
+    """
     name = checkpoint.info.name
     try:
         return _read(checkpoint)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(
             f"checkpoint {name} has other parts than its schema says", got=f"{type(error).__name__}: {error}"
         ) from error

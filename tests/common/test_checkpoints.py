@@ -417,10 +417,10 @@ def test_an_unreadable_device_is_a_reason_to_skip_not_to_crash(three: Path) -> N
     """EIO while reading is told like any other damage."""
 
     class Unreadable(RealFiles):
-        def read(self, path: Path) -> bytes:
+        def read(self, path: Path, *, most: int) -> bytes:
             if path.parent.name == "update-000000030":
                 raise OSError(errno.EIO, "bad sector")
-            return super().read(path)
+            return super().read(path, most=most)
 
     checkpoint, skipped = skipped_names(CheckpointStore(three, files=Unreadable()))
     assert checkpoint is not None
