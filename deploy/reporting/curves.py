@@ -27,6 +27,11 @@ TITLES = {  # statistics that are known: title and unit
     "approximate_kl": ("KL from the policy that collected", "nats"),
     "clip_fraction": ("Ratios clipped", "share of transitions"),
     "gradient_norm": ("Gradient norm before clipping", "norm"),
+    "gradient_norm_torso": ("Gradient norm of the torso", "norm"),
+    "gradient_norm_core": ("Gradient norm of the core", "norm"),
+    "gradient_norm_policy": ("Gradient norm of the policy", "norm"),
+    "gradient_norm_value": ("Gradient norm of the value", "norm"),
+    "gradient_norm_other": ("Gradient norm of the rest", "norm"),
     "explained_variance": ("Variance explained by the value", "share, at most 1"),
     "learning_rate": ("Learning rate", "step size"),
 }
