@@ -24,12 +24,14 @@ from common.errors import ConfigError
 from common.nets import NetConfig
 from common.normalize import ProcessingConfig
 from deploy.conductor.plan import Flow, Plan
+from deploy.config_secrets import check_no_secrets
 from deploy.config_sections import (
     ActorsConfig,
     CheckpointConfig,
     DeadlineConfig,
     FlowConfig,
     MetricsConfig,
+    PlacementConfig,
     collects_asynchronously,
 )
 from learner.algorithms.appo import AppoConfig
@@ -76,10 +78,12 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
     deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
 
     def __post_init__(self) -> None:
         self.env.validate()
+        check_no_secrets(self.env.kwargs, "env.kwargs")
         if not 0 <= self.seed < 2**63:
             raise ConfigError("seed", got=self.seed, allowed="0 to 2**63 - 1")
         if self.steps < 1:
