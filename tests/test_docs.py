@@ -27,7 +27,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").
 NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
 PACKAGES = ("actors", "common", "deploy", "learner", "tests", "benchmarks", "docs")
 LIMIT_S = 90.0
-ON_LIVE_RUNS = ("top", "profile")  # nothing that a document could have run by itself
+ON_LIVE_RUNS = ("top", "profile", "doctor")  # nothing that a document could have run by itself
 COMMANDS = ("train", "resume", "evaluate", "runs", "show", "drill", "check", "reproduce", "compare", "replay", "report")
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

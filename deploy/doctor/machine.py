@@ -13,7 +13,7 @@ from common.clock import clock_source
 from common.host_memory import host_memory
 from common.metrics_token import TOKEN_FILE_VARIABLE
 from deploy.facts import SECRET, environment_facts
-from deploy.preflight.local import file_system, mib
+from deploy.preflight.local import file_system, sized
 from deploy.preflight.node import installed, shm
 
 OURS = ("RAY_ADDRESS", "RAY_AUTH_MODE", TOKEN_FILE_VARIABLE)
@@ -34,8 +34,8 @@ def machine(out: Path, environment: Mapping[str, str] = os.environ) -> dict[str,
         "packages": ", ".join(f"{name} {installed(name)}" for name in VERSIONS),
         "processors": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}",
         "memory": "unknown" if memory is None else f"{memory.ratio:.0%} in use",
-        "/dev/shm": f"{mib(shm_free)} free of {mib(shm_bytes)}",
-        "output": f"{place}, {file_system(place) or 'unknown'}, {mib(shutil.disk_usage(place).free)} free",
+        "/dev/shm": f"{sized(shm_free)} free of {sized(shm_bytes)}",
+        "output": f"{place}, {file_system(place) or 'unknown'}, {sized(shutil.disk_usage(place).free)} free",
         "open files": f"{_limit(files)}, at most {_limit(most_files)}",
         "processes": _limit(processes),
         "clock": f"{clock.name}, {clock.kernel or 'unknown'}",

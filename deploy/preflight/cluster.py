@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deploy.preflight.check import Check, Outcome, judged
-from deploy.preflight.local import SHM_FIX, check_clock, mib
+from deploy.preflight.local import SHM_FIX, check_clock, sized
 from deploy.preflight.node import NodeFacts
 
 CLUSTER = "cluster"
@@ -144,15 +144,15 @@ def _store(node: Node, facts: NodeFacts, needs: Needs) -> Check:
         return judged(
             node.address,
             "object store",
-            found=mib(node.store_bytes),
-            needed=f"{mib(needs.store_bytes)} for fragments",
+            found=sized(node.store_bytes),
+            needed=f"{sized(needs.store_bytes)} for fragments",
             fits=False,
             fix="start that node with a larger --object-store-memory, or use fewer actors, lanes or rows",
         )
     return judged(
         node.address,
         "object store",
-        found=f"{mib(node.store_bytes)}, /dev/shm {mib(facts.shm_bytes)}",
+        found=f"{sized(node.store_bytes)}, /dev/shm {sized(facts.shm_bytes)}",
         needed="in /dev/shm",
         fits=node.store_bytes <= facts.shm_bytes,
         fix=SHM_FIX,

@@ -88,14 +88,17 @@ def check_shared_memory(
     return judged(
         HERE,
         "/dev/shm",
-        found=f"{mib(free)} free",
-        needed=f"{mib(needed_bytes)} for fragments, a store of {mib(store_bytes)}",
+        found=f"{sized(free)} free",
+        needed=f"{sized(needed_bytes)} for fragments, a store of {sized(store_bytes)}",
         fits=store_bytes <= free,
         fix=SHM_FIX,
         otherwise=otherwise,
     )
 
 
-def mib(num_bytes: float) -> str:
-    """In words."""
-    return f"{num_bytes / 2**30:,.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:,.0f} MiB"
+def sized(num_bytes: float) -> str:
+    """Bytes in words, in the largest unit of which there is one."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes / 2**10:,.1f} KiB"
