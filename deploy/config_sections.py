@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,8 @@ from common.ports import PortRange
 
 MAX_LANES = 65_536
 MAX_FRAGMENT_ROWS = 1_048_576
+WORD = r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?"
+SELECTOR = re.compile(rf"(?!(?:CPU|GPU|memory|object_store_memory)$){WORD}(?:={WORD})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +169,38 @@ class MetricsConfig:
             raise ConfigError("metrics.stall_s", got=self.stall_s, allowed="0 (by the deadlines) or more, finite")
         self.driver_ports()
         self.other_ports()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementConfig:
+    """Which nodes of a Ray cluster the processes are put on. An embedded Ray has one node, and does not look at this.
+
+    Attributes:
+        learner: what a node must have for a learner rank to be put there: "" = nothing but a CPU, and a GPU if it
+            computes on one; "label=value" = a label (`ray start --labels`); a name alone = a custom resource
+            (`ray start --resources`), of which a process takes a thousandth.
+        actors: likewise for actors, which are spread over all nodes that have it.
+        ranks: pack = on as few nodes as they fit on; strict-pack = on one node; spread = on as many as possible.
+        wait_s: for the cluster to have places for every rank and for `actors.least` actors, before the run is refused;
+            with an autoscaler, as long as nodes take to start, but less than `metrics.stall_s`.
+    """
+
+    learner: str = ""
+    actors: str = ""
+    ranks: Literal["pack", "strict-pack", "spread"] = "pack"
+    wait_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("learner", "actors"):
+            if (selector := getattr(self, name)) and not SELECTOR.fullmatch(selector):
+                raise ConfigError(
+                    f"placement.{name}",
+                    got=repr(selector),
+                    allowed="label=value, or the name of a custom resource: letters, digits, and . _ / - within",
+                    fix="CPU, GPU and memory are no custom resources: every process takes its CPU anyway",
+                )
+        if not 0.0 <= self.wait_s < math.inf:
+            raise ConfigError("placement.wait_s", got=self.wait_s, allowed="0 or more, finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

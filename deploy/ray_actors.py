@@ -31,7 +31,7 @@ from deploy.conductor.messages import (
 )
 from deploy.engines import breach_of
 from deploy.ray_calls import Call, Failure, Process, Processes, outcome_of
-from deploy.ray_resources import has_free_cpu
+from deploy.ray_placement import Placement
 from deploy.ray_processes import ActorProcess, ProcessSetup
 
 CLOSE_S = 10.0
@@ -43,16 +43,24 @@ class RayActors:
     """Carries out what actors are told.
 
     Args:
+        placement: where Ray puts each.
         last_words: directory for what watchdogs write before they end a process.
     """
 
     def __init__(
-        self, composition: Composition, setup: ProcessSetup, processes: Processes, *, last_words: Path
+        self,
+        composition: Composition,
+        setup: ProcessSetup,
+        processes: Processes,
+        placement: Placement,
+        *,
+        last_words: Path,
     ) -> None:
         self._composition = composition
         self._setup = setup
         self._processes = processes
         self._calls = processes.calls
+        self._placement = placement
         self._last_words = last_words
         self._deadlines = composition.config.deadlines
         self._stopping: set[str] = set()
@@ -79,7 +87,7 @@ class RayActors:
             index=command.actor,
             lease=lease,
             who=f"actor {command.actor} (incarnation {command.incarnation})",
-            handle=self._class.options(num_cpus=1).remote(self._setup, config, evaluation),
+            handle=self._class.options(**self._placement.of_actor()).remote(self._setup, config, evaluation),
             last_words=last_words,
         )
         self._processes.add(process)
@@ -174,10 +182,10 @@ class RayActors:
         return ActorLost(actor=process.index, lease=process.lease, cause=cause, detail=detail, breach=breach)
 
     def _wants_a_place(self, failure: Failure) -> bool:
-        """Whether nobody is to blame: no CPU of the cluster is free, or the node that had one died before the actor was
-        there. It goes on waiting for a place, in the same life.
+        """Whether nobody is to blame: no place is free in the cluster, or the node that had one died before the actor
+        was there. It goes on waiting for a place, in the same life.
         """
-        if failure.cause is None and not has_free_cpu():
+        if failure.cause is None and not self._placement.has_room_for_an_actor():
             self._calls.renew(failure.call)
             return True
         if isinstance(failure.cause, RayActorError) and NODE_DIED in str(failure.cause):

@@ -18,6 +18,7 @@ from deploy.engines import EngineCommand
 from deploy.ray_actors import RayActors
 from deploy.ray_calls import FETCH_S, Calls, Failure, Processes
 from deploy.ray_endings import Endings
+from deploy.ray_placement import Placement
 from deploy.ray_processes import ProcessSetup
 from deploy.ray_ranks import RayRanks
 from learner.state import InitialWeights, LearnerState
@@ -32,18 +33,18 @@ class RayEngine:
         composition: the run.
         setup: what each process is told.
         clock: of deadlines.
-        gpus_of_a_rank: 0 or 1.
+        placement: where Ray puts each process.
     """
 
-    def __init__(self, composition: Composition, setup: ProcessSetup, clock: Clock, *, gpus_of_a_rank: int) -> None:
+    def __init__(self, composition: Composition, setup: ProcessSetup, clock: Clock, placement: Placement) -> None:
         self._run = composition.run
         self._last_words = Path(tempfile.mkdtemp(prefix="truestep-"))
         self._calls = Calls(clock)
         self._endings = Endings(clock)
         self._processes = {role: Processes(self._calls, self._endings) for role in ("actor", "learner")}
         actors, ranks = self._processes["actor"], self._processes["learner"]
-        self._actors = RayActors(composition, setup, actors, last_words=self._last_words)
-        self._ranks = RayRanks(composition, setup, ranks, num_gpus=gpus_of_a_rank)
+        self._actors = RayActors(composition, setup, actors, placement, last_words=self._last_words)
+        self._ranks = RayRanks(composition, setup, ranks, placement)
 
     def carry_out(self, command: EngineCommand) -> None:
         if isinstance(command, ActorCommand):

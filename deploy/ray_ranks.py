@@ -30,6 +30,7 @@ from deploy.conductor.messages import (
 )
 from deploy.ranks import FATAL, joined, order_of
 from deploy.ray_calls import Failure, Process, Processes
+from deploy.ray_placement import Placement
 from deploy.ray_processes import ProcessSetup, RankProcess
 from learner.reports import Formation, UpdateOrder
 
@@ -38,15 +39,17 @@ class RayRanks:
     """Carries out what ranks are told.
 
     Args:
-        num_gpus: of each rank, 0 or 1.
+        placement: where Ray puts each.
     """
 
-    def __init__(self, composition: Composition, setup: ProcessSetup, processes: Processes, *, num_gpus: int) -> None:
+    def __init__(
+        self, composition: Composition, setup: ProcessSetup, processes: Processes, placement: Placement
+    ) -> None:
         self._composition = composition
         self._setup = setup
         self._processes = processes
         self._calls = processes.calls
-        self._num_gpus = num_gpus
+        self._placement = placement
         self._deadlines = composition.config.deadlines
         self._class: Any = ray.remote(RankProcess)
 
@@ -66,7 +69,7 @@ class RayRanks:
                     self._tell(process, command)
 
     def _start(self, rank: int) -> None:
-        lease, options = token_hex(8), {"num_cpus": 1, "num_gpus": self._num_gpus}
+        lease, options = token_hex(8), self._placement.of_rank(rank)
         handle = self._class.options(**options).remote(self._setup, self._composition.rank(), rank)
         process = Process(role="learner", index=rank, lease=lease, who=f"learner rank {rank}", handle=handle)
         self._processes.add(process)

@@ -20,7 +20,12 @@ T = TypeVar("T")
 
 def has_free_cpu() -> bool:
     """Whether the cluster has a CPU that is nobody's: one more of our processes would be given its place."""
-    return ask(_available).get("CPU", 0.0) >= 1.0
+    return free_cpus() >= 1.0
+
+
+def free_cpus() -> float:
+    """CPUs of the cluster that are nobody's. Raises DeadlineError where its head is silent."""
+    return ask(_available).get("CPU", 0.0)
 
 
 def gpus_of_a_rank(device: str, num_ranks: int) -> int:

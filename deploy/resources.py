@@ -133,8 +133,8 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
         return
     from deploy.ray_engine import RayEngine
     from deploy.ray_launch import connect, disconnect
+    from deploy.ray_placement import placed
     from deploy.ray_processes import ProcessSetup, source_digests
-    from deploy.ray_resources import gpus_of_a_rank
     from deploy.ray_store import StoreWatch
 
     num_actors, num_ranks = config.actors.bounds[1], config.learner.ranks
@@ -155,13 +155,14 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
         meeting_host=LOOPBACK if embedded else "",
         drill=drill or Drill(),
     )
+    tell, stopped = session.display.tell, lambda: session.stop.reason
     try:
-        if not embedded:
-            require_cluster(composition, session.display.tell)
-        num_gpus = gpus_of_a_rank(config.learner.device, num_ranks)
-        engine = RayEngine(composition, setup, session.clock, gpus_of_a_rank=num_gpus)
-        with _used(session, composition, engine), StoreWatch(ObjectStoreMetrics(session.metrics)):
-            yield engine
+        with placed(config, session.clock, embedded=embedded, stopped=stopped, tell=tell) as placement:
+            if not embedded:
+                require_cluster(composition, tell)
+            engine = RayEngine(composition, setup, session.clock, placement)
+            with _used(session, composition, engine), StoreWatch(ObjectStoreMetrics(session.metrics)):
+                yield engine
     finally:
         if embedded:
             disconnect()

@@ -13,11 +13,11 @@ from deploy.preflight.node import look_around
 
 
 def needs_of(composition: Composition) -> Needs:
-    """Of every process of the run together."""
+    """Of every process that the run cannot do without, together; more actors may find their places later."""
     config = composition.config
     num_ranks, frame_bytes = config.learner.ranks, composition.layout.frame_layout().payload_bytes
     return Needs(
-        cpus=config.actors.bounds[1] + num_ranks,
+        cpus=config.actors.bounds[0] + num_ranks,
         gpus=num_ranks if config.learner.device == "cuda" else 0,
         store_bytes=num_frames(config, frame_bytes) * frame_bytes,
     )

@@ -34,10 +34,11 @@ from deploy.config import parse_config
 
 ray = pytest.importorskip("ray")
 
-from deploy import ray_actors  # noqa: E402 - imports ray
+from deploy import ray_placement  # noqa: E402 - imports ray
 from deploy.ray_actors import GET_A_PROCESS, RayActors  # noqa: E402 - imports ray
 from deploy.ray_calls import Calls, Failure, Process, Processes  # noqa: E402 - imports ray
 from deploy.ray_endings import Endings  # noqa: E402 - imports ray
+from deploy.ray_placement import Placement  # noqa: E402 - imports ray
 from deploy.ray_processes import Presence, ProcessSetup  # noqa: E402 - imports ray
 from deploy.ray_ranks import RayRanks  # noqa: E402 - imports ray
 from tests.deploy.test_ray_calls import FakeRay  # noqa: E402 - imports ray
@@ -86,8 +87,8 @@ class Scene:
             metrics_ports=PortRange.parse("0"),
         )
         composition = compose("r", parse_config(plain))
-        self.actors = RayActors(composition, setup, self.roles["actor"], last_words=tmp_path)
-        self.ranks = RayRanks(composition, setup, self.roles["learner"], num_gpus=0)
+        self.actors = RayActors(composition, setup, self.roles["actor"], Placement(), last_words=tmp_path)
+        self.ranks = RayRanks(composition, setup, self.roles["learner"], Placement())
 
     def process(self, role: Literal["actor", "learner"] = "actor", host: str | None = None) -> Process:
         """The process with index 0; `host` is where it lives, None while it has not started."""
@@ -119,11 +120,11 @@ def test_for_want_of_a_place_nobody_is_lost(scene: Scene, monkeypatch: pytest.Mo
     """A thousand deadlines without a free CPU cost nothing; with one it is the process that does not come."""
     process = scene.process()
     scene.calls.expect(process, "place", GET_A_PROCESS, START_S, lambda _: None)
-    monkeypatch.setattr(ray_actors, "has_free_cpu", lambda: False)
+    monkeypatch.setattr(ray_placement, "has_free_cpu", lambda: False)
     for _ in range(1000):
         assert scene.next_event(START_S) is None
     assert not scene.ended
-    monkeypatch.setattr(ray_actors, "has_free_cpu", lambda: True)
+    monkeypatch.setattr(ray_placement, "has_free_cpu", lambda: True)
     lost = scene.next_event(START_S)
     assert isinstance(lost, ActorLost) and scene.ended == [process.handle]
     assert lost.cause == "actor 0 did not get a process from Ray within 20 s"
@@ -134,7 +135,7 @@ def test_the_time_to_start_runs_from_when_there_is_a_place(scene: Scene, monkeyp
     process = scene.process()
     scene.calls.expect(process, "place", GET_A_PROCESS, START_S, lambda _: None)
     scene.calls.expect(process, "start", "start", START_S, lambda _: None)
-    monkeypatch.setattr(ray_actors, "has_free_cpu", lambda: False)
+    monkeypatch.setattr(ray_placement, "has_free_cpu", lambda: False)
     for _ in range(180):
         assert scene.next_event(START_S) is None
     scene.fake.answers["place"] = True

@@ -21,6 +21,7 @@ from deploy.config import parse_config
 pytest.importorskip("ray")
 from deploy.ray_calls import Process
 from deploy.ray_engine import RayEngine
+from deploy.ray_placement import Placement
 from deploy.ray_processes import Presence, ProcessSetup
 
 SLEEPING = "import os, sys\nprint(os.getpid(), flush=True)\nsys.stdin.read()"
@@ -49,7 +50,7 @@ def engine() -> RayEngine:
         metrics_ports=PortRange.parse("0"),
     )
     composition = compose("r", parse_config({"env": {"id": "CartPole-v1"}}))
-    return RayEngine(composition, setup, MonotonicClock(), gpus_of_a_rank=0)
+    return RayEngine(composition, setup, MonotonicClock(), Placement())
 
 
 def started(engine: RayEngine, identity: ProcessIdentity, *, lease: str, port: int = 9100, **changes: Any) -> None:
