@@ -16,46 +16,28 @@ What raises while a request is answered costs that request a 500 and the log one
 
 from __future__ import annotations
 
-import errno
 import gzip
 import json
 import logging
-import selectors
 import socket
-import socketserver
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
 from common.clock import Deadline, MonotonicClock, thread_cpu_ns
-from common.errors import OutputError
+from common.metrics_http import HttpServer, PortsTakenError, Response, accept, bind
 from common.metrics_token import MetricsToken
-from common.ports import PortRange, port_holder
+from common.ports import PortRange
 from common.probes import Answering, Probe, Prober
 
-MAX_REQUESTS = 32  # at once; Prometheus has one, a few people look on
-REQUEST_TIMEOUT_S = 5.0  # without a byte from or to the client; Prometheus gives a scrape 10 s
 CLOSE_TIMEOUT_S = 5.0
-OUT_OF_FILES_PAUSE_S = 0.1
-PLAIN = "text/plain; charset=utf-8"
 PROBES = frozenset(Probe)  # a kubelet bears no token
-ADVICE = {
-    errno.EACCES: "use a port above 1023 or give this user the right to it",
-    errno.EADDRNOTAVAIL: "use an address of this host, 0.0.0.0 for all of them",
-}
 ANY_PORT = PortRange(first=0, last=0)
 logger = logging.getLogger(__name__)
-
-
-class PortsTakenError(OutputError):
-    """Others listen on every port that was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +87,6 @@ class Scrapable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
-    """What a request gets."""
-
-    status: HTTPStatus
-    body: bytes
-    content_type: str = PLAIN
-    encoding: str = ""
-
-
 UNAUTHORISED = Response(status=HTTPStatus.UNAUTHORIZED, body=b"this process wants the bearer token of metrics\n")
 
 
@@ -138,7 +110,7 @@ class Pages(Protocol):
 class MetricsServer:
     """A running server; `serve` makes it. A context manager that closes."""
 
-    def __init__(self, http: _HttpServer, wake: tuple[socket.socket, socket.socket], thread: threading.Thread) -> None:
+    def __init__(self, http: HttpServer, wake: tuple[socket.socket, socket.socket], thread: threading.Thread) -> None:
         self._http = http
         self._wake = wake
         self._thread = thread
@@ -203,14 +175,14 @@ def serve(
     """
     answers = _Answers(registry, targets, prober or Answering(), pages, token, who)
     try:
-        http = _bind(host, ports, answers, who)
+        http = bind(host, ports, answers, who)
     except PortsTakenError as error:
         if not elsewhere:
             raise
-        http = _bind(host, ANY_PORT, answers, who)
+        http = bind(host, ANY_PORT, answers, who)
         logger.warning("%s; serving on port %d instead", error, http.server_port)
     wake = socket.socketpair()
-    thread = threading.Thread(target=_accept, args=(http, wake[1]), name=f"metrics of {who}", daemon=True)
+    thread = threading.Thread(target=accept, args=(http, wake[1]), name=f"metrics of {who}", daemon=True)
     server = MetricsServer(http, wake, thread)
     thread.start()
     return server
@@ -286,124 +258,6 @@ class _Answers:
         answer = self._prober.ask(probe)
         status = HTTPStatus.OK if answer.yes else HTTPStatus.SERVICE_UNAVAILABLE
         return Response(status=status, body=f"{answer.why}\n".encode())
-
-
-class _HttpServer(ThreadingHTTPServer):
-    """Listens; gives each request a named daemon thread that `cut_requests` can end."""
-
-    allow_reuse_address = True  # listen again while connections of the last run linger in TIME_WAIT
-    allow_reuse_port = False  # True, a default of newer Pythons, lets two live servers share a port
-    daemon_threads = True
-    request_queue_size = 2 * MAX_REQUESTS  # the default of 5 makes a crowd wait a second for the retry of its handshake
-    timeout = 0  # handle_request never waits: _accept does
-
-    def __init__(self, address: tuple[str, int], answers: _Answers, who: str) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self.answers = answers
-        self._who = who
-        self._requests: dict[threading.Thread, Any] = {}
-        super().__init__(address, _Handler)
-        self.socket.setblocking(False)  # a client that is gone before it is accepted must not block the thread
-
-    def server_bind(self) -> None:
-        """As TCPServer does: HTTPServer also asks the name service for our name, which can take seconds."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._requests) >= MAX_REQUESTS:
-            logger.warning("metrics of %s: more than %d requests at once, one refused", self._who, MAX_REQUESTS)
-            self.shutdown_request(request)
-            return
-        arguments = (request, client_address)
-        name = f"metrics of {self._who}, request"
-        thread = threading.Thread(target=self._run_request, args=arguments, name=name, daemon=True)
-        self._requests[thread] = request
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads; handle_error logs it
-            del self._requests[thread]
-            raise
-
-    def get_request(self) -> tuple[Any, Any]:
-        try:
-            return super().get_request()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                MonotonicClock().sleep(OUT_OF_FILES_PAUSE_S)  # it stays readable: do not take a core for that
-            raise
-
-    def _run_request(self, request: Any, client_address: Any) -> None:
-        try:
-            self.process_request_thread(request, client_address)
-        finally:
-            del self._requests[threading.current_thread()]
-
-    def cut_requests(self) -> list[threading.Thread]:
-        """Cut the connections of requests under way; returns their threads, which end soon."""
-        requests = dict(self._requests)
-        for request in requests.values():
-            with suppress(OSError):  # it has ended meanwhile
-                request.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it; closing here would not wake it
-        return list(requests)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        error = sys.exception()
-        if isinstance(error, OSError):  # the client went away, or close() cut it
-            logger.debug("metrics of %s: connection of %s lost: %s", self._who, client_address, error)
-        else:
-            logger.error("metrics of %s: request of %s failed", self._who, client_address, exc_info=error)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Reads one request, writes one response, closes (HTTP/1.0)."""
-
-    server: _HttpServer
-    server_version = "truestep"
-    sys_version = ""
-    timeout = REQUEST_TIMEOUT_S
-
-    def do_GET(self) -> None:
-        response = self.server.answers.answer(self.path, self.headers)
-        self.send_response(response.status)
-        self.send_header("Content-Type", response.content_type)
-        if response.status == HTTPStatus.UNAUTHORIZED:
-            self.send_header("WWW-Authenticate", "Bearer")
-        if response.encoding:
-            self.send_header("Content-Encoding", response.encoding)
-        self.send_header("Content-Length", str(len(response.body)))
-        self.end_headers()
-        self.wfile.write(response.body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """A scrape every few seconds is no news."""
-
-
-def _accept(http: _HttpServer, wake: socket.socket) -> None:
-    with selectors.DefaultSelector() as selector:
-        selector.register(http, selectors.EVENT_READ)
-        selector.register(wake, selectors.EVENT_READ)
-        while all(key.fileobj is not wake for key, _ in selector.select()):
-            http.handle_request()
-
-
-def _bind(host: str, ports: PortRange, answers: _Answers, who: str) -> _HttpServer:
-    for port in range(ports.first, ports.last + 1):
-        try:
-            return _HttpServer((host, port), answers, who)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise OutputError(
-                    f"metrics of {who}: cannot listen on {host} port {port}",
-                    got=error.strerror or error,
-                    fix=ADVICE.get(error.errno or 0, "check the host and port for metrics"),
-                ) from error
-    several = ports.first != ports.last
-    raise PortsTakenError(
-        f"metrics of {who}: {'every port' if several else 'port'} {ports} of {host} is taken",
-        got=None if several else port_holder(ports.first),
-        fix='end the process that listens there, or use "0" (any free port) or a range with room, as "9100-9199"',
-    )
 
 
 def _accepts_gzip(header: str) -> bool:

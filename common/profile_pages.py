@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl
 from common.allocations import allocations
 from common.clock import Clock
 from common.errors import ConfigError, DeadlineError, TruestepError
-from common.metrics_server import Response
+from common.metrics_http import Response
 from common.process_identity import ProcessIdentity
 from common.profiling import sample, stacks
 

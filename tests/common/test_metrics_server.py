@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from common.errors import ConfigError, OutputError
 from common.metrics import DriverMetrics, MetricsServer, PortRange, Registry, Target, new_registry, serve
-from common.metrics_server import MAX_REQUESTS
+from common.metrics_http import MAX_REQUESTS
 from common.ports import port_holder
 from common.probes import Probe, ProbeAnswer
 
