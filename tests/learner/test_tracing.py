@@ -40,7 +40,7 @@ class Asking:
         self.error: Exception | None = None
         self.stop = threading.Event()
         self._tracer = tracer
-        self._thread = threading.Thread(target=self._ask, args=(seconds,))
+        self._thread = threading.Thread(target=self._ask, args=(seconds,), daemon=True)
         self._thread.start()
         assert wait_until(lambda: tracer._wanted is not None, clock=MonotonicClock(), seconds=LIMIT_S)
 

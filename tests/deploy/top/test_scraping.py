@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from common.clock import MonotonicClock
 from common.errors import UnreachableError
 from common.metrics import DriverMetrics
+from deploy.top import scraping
 from deploy.top.scraping import Scraper
+from deploy.watched import Answer, fetch, processes
 from tests.deploy.live import live_run, target_of
-from tests.deploy.test_watched import closed_port, silent_server
+from tests.deploy.test_watched import closed_port
 
 
 @pytest.fixture
@@ -42,14 +46,24 @@ def test_one_that_is_gone_and_one_that_is_no_process_of_ours_are_named(scraper: 
     assert "refused" in seen.silent["actor-1-abc"]
 
 
-def test_one_that_hangs_costs_no_more_than_the_time_there_is() -> None:
-    """It takes connections and answers none."""
-    scraper = Scraper(MonotonicClock(), answer_s=0.3)
-    with live_run() as run, silent_server() as address:
-        run.targets.append(target_of("actor", 1, address))
+def test_one_that_hangs_costs_no_more_than_the_time_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the connection and answers nothing: the others are not waited for any longer than for it."""
+    hung, let_go = target_of("actor", 1, "127.0.0.1:1"), threading.Event()
+
+    def patient(address: str, path: str, **options: Any) -> Answer:
+        if address == hung.address:
+            let_go.wait(60)
+        return fetch(address, path, **{**options, "timeout_s": 60})
+
+    monkeypatch.setattr(scraping, "fetch", patient)
+    monkeypatch.setattr(scraping, "processes", lambda address, **_: processes(address, timeout_s=60))
+    scraper = Scraper(MonotonicClock(), answer_s=0.05)
+    with live_run() as run:
+        run.targets.append(hung)
         seen = scraper.scrape(run.address)
+    let_go.set()
     scraper.close()
-    assert seen.silent.get("actor-1-abc")
+    assert seen.silent["actor-1-abc"] == "no answer within 0.1 s"
 
 
 def test_a_driver_that_does_not_answer_is_an_error(scraper: Scraper) -> None:
