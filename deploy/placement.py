@@ -120,7 +120,7 @@ def _asked(ask: Ask, nodes: Sequence[Room]) -> Check:
     elif room < ask.count:
         found = f"room for {room} on {len(nodes)} nodes"
     else:
-        found = f"room for {room}, taken by others or not as they should lie"
+        found = f"room for {room}, too much of it taken"
     return Check(
         where=CLUSTER,
         what=f"places of {ask.who}",

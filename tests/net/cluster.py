@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from common.clock import MonotonicClock, wait_until
 from common.errors import RegistryError, RunNotFoundError
@@ -59,15 +59,32 @@ def kill_raylet(host: Host) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+class Machine(Protocol):
+    """Where commands are run."""
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """`words` as a command of this machine that runs them there."""
+        ...
+
+
+class ThisMachine:
+    """This one."""
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """As they are."""
+        return list(words)
+
+
 class Driven:
     """A `truestep` command under way on a host, and the record of its run.
 
     Args:
+        host: where it runs.
         log: where everything it says goes.
     """
 
     def __init__(
-        self, host: Host, env: dict[str, str], arguments: list[str], *, out: Path, run: str, log: Path
+        self, host: Machine, env: dict[str, str], arguments: list[str], *, out: Path, run: str, log: Path
     ) -> None:
         self._out, self._run, self._log = out, run, log
         command = host.command([sys.executable, "-m", "deploy", *arguments])

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from common.clock import NS_PER_S
-from common.runs import RunRegistry
-from deploy.outputs import checkpoint_store
-from deploy.saved import read_saved
+from tests.net.accounts import check_accounts
 from tests.net.cluster import CLOCK, PORT, Driven, answer, kill_raylet, start_ray, surroundings
 from tests.net.hosts import Network, missing
 from tests.net.paced import ENV
@@ -119,7 +117,7 @@ def test_a_host_is_cut_off_and_comes_back_and_its_node_dies(stage: Stage) -> Non
     node_dies(stage)
     stage.pace.unlink()
     assert stage.run.wait(LIMIT_S) == 0, stage.run.said()
-    check_accounts(stage.out)
+    check_accounts(stage.out, RUN, limit_s=LIMIT_S)
     found = answer("reproduce", RUN, "--engine", "inline", "--out", str(stage.out), limit_s=LIMIT_S)
     assert (found["verdict"], found["why"]) == ("identical", ""), found
     print(f"made again on one host: identical through update {found['identical_through']}")
@@ -187,21 +185,3 @@ def node_dies(stage: Stage) -> None:
     stage.until_updates(4)
     assert len(stage.lost()) == losses + 1 and stage.lost()[-1] == stage.lost()[-2], stage.run.said()
     assert not stage.run.events("ACTOR_QUARANTINED") and not stage.run.events("RANK_LOST"), stage.run.said()
-
-
-def check_accounts(out: Path) -> None:
-    """What the run says, its ledger and its last checkpoint agree about every transition."""
-    told = answer("show", RUN, "--out", str(out), limit_s=LIMIT_S)
-    with RunRegistry.open(out / "runs.sqlite", read_only=True) as registry:
-        ledger = registry.ledger(RUN).fragments
-    checkpoint = checkpoint_store(out, RUN).newest_good(lambda name, error: pytest.fail(f"{name}: {error}"))
-    assert checkpoint is not None
-    in_hand = sum(held.summary.num_valid for held in read_saved(checkpoint).cut.frames)
-    trained = sum(each.num_valid for each in ledger if each.fate == "trained")
-    dropped: dict[str, int] = {}
-    for each in ledger:
-        if each.fate != "trained":
-            dropped[each.fate] = dropped.get(each.fate, 0) + each.num_valid
-    assert (told["status"], told["trained"], told["dropped"]) == ("finished", trained, dropped)
-    assert told["produced"] == trained + sum(dropped.values()) + in_hand
-    print(f"produced {told['produced']} = trained {trained} + dropped {sum(dropped.values())} + in flight {in_hand}")
