@@ -131,6 +131,18 @@ def test_the_record_tells_goal_events_and_where_the_driver_serves(registry: RunR
     assert [each.data.get("actor") for each in again.events] == [4, 5, 6, 7, 8, None]
 
 
+def test_an_event_is_shown_once_however_often_the_record_is_read(registry: RunRegistry, tmp_path: Path) -> None:
+    """Only what is new is read; what was read stays."""
+    registry.record_event("r", "ACTOR_LOST", {"actor": 1})
+    run = RecordedRun("r", tmp_path)
+    kinds = []
+    for _ in range(3):
+        told = run.read()
+        assert told is not None
+        kinds.append([event.kind for event in told.events])
+    assert kinds == [["ACTOR_LOST"]] * 3
+
+
 def test_a_run_that_ended_or_is_not_here_is_no_error(registry: RunRegistry, tmp_path: Path) -> None:
     """Its status, with no address; or nothing at all."""
     registry.acquire("r", lease="one")
