@@ -17,7 +17,7 @@ from deploy.doctor.machine import machine
 from deploy.outputs import open_registry
 from deploy.watched import address_of_run, processes, token_of_run
 
-WIDE = 160
+UNFOLDED = 10_000  # columns: no cell is broken over lines
 
 
 def doctor(command: Doctor) -> int:
@@ -90,5 +90,5 @@ def _table(exposures: list[Exposure]) -> str:
         protection = each.protection.value.upper() if each.open else each.protection.value
         drawn.add_row(each.process, str(each.listener.pid), where, each.serves, protection, each.how)
     text = StringIO()
-    Console(file=text, width=WIDE, color_system=None, highlight=False, markup=False).print(drawn)
+    Console(file=text, width=UNFOLDED, color_system=None, highlight=False, markup=False).print(drawn)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from common.errors import UserError
 
-WIDE = 160
+UNFOLDED = 10_000  # columns: no cell is broken over lines, so that what it says can be searched for
 
 
 class Outcome(StrEnum):
@@ -70,7 +70,7 @@ def table(checks: Sequence[Check]) -> str:
         row = (check.where, check.what, check.found, check.needed, check.outcome.value)
         drawn.add_row(*row, *([check.fix] if fixes else []))
     text = StringIO()
-    Console(file=text, width=WIDE, color_system=None, highlight=False, markup=False).print(drawn)
+    Console(file=text, width=UNFOLDED, color_system=None, highlight=False, markup=False).print(drawn)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
 

@@ -39,5 +39,5 @@ def tell_checks(checks: list[Check], *, json_wanted: bool) -> int:
         print(json.dumps({"checks": [check.to_plain() for check in checks]}), flush=True)
     else:
         print(table(checks))
-        print(f"{short} of {len(checks)} checks are short" if short else f"all {len(checks)} are met", flush=True)
+        print(f"short in {short} of {len(checks)} checks" if short else f"all {len(checks)} are met", flush=True)
     return EXIT_BAD_INPUT if short else EXIT_FINISHED

@@ -118,7 +118,7 @@ def test_a_directory_that_cannot_be_written_is_named(
     """A file where the directory should be, and places where nobody can make one."""
     (tmp_path / "file").write_text("")
     place = str(tmp_path / out)
-    assert_refused(say(capsys, *CARTPOLE, "--out", place), "output directory cannot be written", place, "--out")
+    assert_refused(say(capsys, *CARTPOLE, "--out", place), "output directory", place, "--out")
 
 
 @pytest.mark.parametrize("engine", ["inline", "ray"])
