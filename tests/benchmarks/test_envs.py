@@ -101,12 +101,12 @@ def test_dict_goal_is_solved_by_decoding_all_parts() -> None:
 @pytest.mark.parametrize("part", ["position", "goal", "wiring"])
 def test_dict_goal_needs_each_part(part: str) -> None:
     """Whoever leaves one part of the observation unread stays below the line."""
-    assert mean_return(DictGoalEnv(), lambda seen: decode(seen, without=part)) < TASKS[DICT_GOAL].at_least - 0.5
+    assert mean_return(DictGoalEnv(), lambda seen: decode(seen, without=part)) < TASKS["DictGoal-v0"].at_least - 0.5
 
 
 def test_dict_goal_is_not_solved_by_chance() -> None:
     """A random walk stays far below the line."""
-    assert mean_return(DictGoalEnv(), random_policy(3)) < TASKS[DICT_GOAL].at_least - 1.0
+    assert mean_return(DictGoalEnv(), random_policy(3)) < TASKS["DictGoal-v0"].at_least - 1.0
 
 
 def test_dict_goal_by_hand() -> None:
