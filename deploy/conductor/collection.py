@@ -160,6 +160,7 @@ class Collection:
         cut = self._cuts.get(event.update)
         if cut is not None:
             cut.snapshots[seat.actor] = (seat.incarnation, event.snapshot)
+            seat.snapshot_told.discard(event.update)  # a slow disk keeps no weights from it
 
     def take_loss(self, event: ActorLost) -> Iterator[StartActor | Note]:
         """An actor's present process is gone: another one, or the seat is given up."""

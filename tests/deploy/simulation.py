@@ -500,6 +500,12 @@ class Simulation:
         self._ledger.roll_back(command.update)
         self._agreed.clear()
 
+    def hang_while_writing(self) -> None:
+        """Go on to the next checkpoint that is told to be written; it never will be."""
+        while not self._disk:
+            self.step()
+        self._disk.clear()
+
     def _write(self, cut: Cut) -> CheckpointWritten:
         if self._random.random() < self.faults.checkpoint:
             return CheckpointWritten(update=cut.update, name="", digest="", error="the disk is full")

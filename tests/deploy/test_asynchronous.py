@@ -182,3 +182,14 @@ def test_a_pool_grows_to_its_bound_while_the_learner_starves() -> None:
     simulation, _ = run(plan(num_actors=2, flow=flow_, total_steps=6000), seed=1)
     assert [seat.actor for seat in simulation.conductor.seats if seat.live] == [0, 1, 2, 3]
     assert simulation.conductor.policy.starved > 0  # type: ignore[attr-defined]
+
+
+def test_a_checkpoint_that_takes_its_time_keeps_no_weights_from_actors() -> None:
+    """Once its state for the cut has arrived, an actor is offered what is newer, whether the disk is done or not."""
+    simulation = Simulation(plan(total_steps=100_000, evaluate_every=0), seed=1)
+    simulation.begin()
+    simulation.hang_while_writing()
+    version = simulation.conductor.version
+    for _ in range(300):
+        simulation.step()
+    assert min(seat.holds for seat in simulation.conductor.seats) > version + 5
