@@ -38,13 +38,13 @@ def test_a_driver_that_serves_nothing_is_not_taken_for_the_one_before_it(registr
     record_serving(registry, "r", address="10.0.0.1:9100", lease="one")
     registry.release("r")
     registry.acquire("r", lease="two")
-    with pytest.raises(ConfigError, match="'r' serves no metrics; got metrics.enabled = false.*--address"):
+    with pytest.raises(ConfigError, match=r"'r' serves no metrics; got metrics.enabled = false.*--address"):
         driver_address(registry, "r")
 
 
 def test_a_run_that_nobody_drives_says_so(registry: RunRegistry) -> None:
     """Ended in order, killed, or never there: three different sentences."""
-    with pytest.raises(ConfigError, match="'r' is not running; got running; allowed: .*truestep resume r"):
+    with pytest.raises(ConfigError, match=r"'r' is not running; got running; allowed: .*truestep resume r"):
         driver_address(registry, "r")
     dead = dataclasses.replace(ProcessIdentity.current(), start_ticks=1)
     registry.acquire("r", lease="one", process=dead)
