@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e.command import environment
 from tests.net.accounts import check_accounts
-from tests.net.cluster import ROOT, Driven, ThisMachine
+from tests.net.cluster import ROOT, TRUESTEP, Driven, ThisMachine
 from tests.net.paced import ENV, PACE
 
 pytest.importorskip("ray")
@@ -64,7 +64,7 @@ class Stage:
         for key, value in {**SETTINGS, "placement.wait_s": wait_s}.items():
             words += ["--set", f"{key}={value}"]
         address = {"RAY_ADDRESS": self.cluster.address}
-        return Driven(ThisMachine(), self.env | address, words, out=out, run=run, log=tmp_path / run)
+        return Driven(ThisMachine(), self.env | address, [*TRUESTEP, *words], out=out, run=run, log=tmp_path / run)
 
     def places(self, driven: Driven) -> dict[str, str]:
         """Node of each process of the run that says where it is: a process of Ray is a child of its node's raylet."""

@@ -23,6 +23,7 @@ PORT = 6379
 START_S = 120.0
 STORE_BYTES = 200_000_000
 POLL_S = 0.05
+TRUESTEP = (sys.executable, "-m", "deploy")
 CLOCK = MonotonicClock()
 
 
@@ -76,18 +77,19 @@ class ThisMachine:
 
 
 class Driven:
-    """A `truestep` command under way on a host, and the record of its run.
+    """A command that trains under way on a host, and the record of its run.
 
     Args:
-        host: where it runs.
+        host: where the command runs.
+        words: the command.
         log: where everything it says goes.
     """
 
     def __init__(
-        self, host: Machine, env: dict[str, str], arguments: list[str], *, out: Path, run: str, log: Path
+        self, host: Machine, env: dict[str, str], words: Sequence[str], *, out: Path, run: str, log: Path
     ) -> None:
         self._out, self._run, self._log = out, run, log
-        command = host.command([sys.executable, "-m", "deploy", *arguments])
+        command = host.command(words)
         with log.open("w") as file:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
@@ -136,7 +138,7 @@ class Driven:
 
 def answer(*arguments: str, limit_s: float) -> dict[str, Any]:
     """What `truestep ... --json`, run on this machine, says; it has to end with exit code 0."""
-    command = [sys.executable, "-m", "deploy", *arguments, "--json"]
+    command = [*TRUESTEP, *arguments, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s)
     assert done.returncode == 0, done.stdout + done.stderr
     plain: dict[str, Any] = json.loads(done.stdout)

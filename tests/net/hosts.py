@@ -140,6 +140,16 @@ class Network:
         """Nothing that is sent to or by the host arrives any more; its own port stays up, so it is not told."""
         self._ip("link", "set", name, "nomaster")
 
+    def kill(self, name: str) -> None:
+        """The host ends, as if its plug were pulled: every process at once, and its half of the cable with it."""
+        self.hosts[name].close()
+        gone = wait_until(lambda: name not in self._ports(), clock=MonotonicClock(), seconds=COMMAND_S)
+        assert gone, f"the port of {name} is still there"
+
+    def boot(self, name: str) -> None:
+        """A host that was killed is there again, with nothing of what it was."""
+        self._join(self.hosts[name])
+
     def mend(self, name: str) -> None:
         """The host is reached again."""
         self._ip("link", "set", name, "master", "br0")
@@ -153,14 +163,21 @@ class Network:
         self._ip("link", "add", "br0", "type", "bridge")
         self._ip("link", "set", "br0", "up")
         for host in self.hosts.values():
-            host.start()
-            peer = ("peer", "name", "eth0", "netns", str(host.pid))
-            self._ip("link", "add", host.name, "type", "veth", *peer)
-            self._ip("link", "set", host.name, "master", "br0", "up")
-            host.run(["ip", "addr", "add", f"{host.address}/24", "dev", "eth0"])
-            host.run(["ip", "link", "set", "eth0", "up"])
-            host.run(["ip", "route", "add", "default", "dev", "eth0"])  # Ray asks the kernel which address is its own
+            self._join(host)
 
-    def _ip(self, *words: str) -> None:
+    def _join(self, host: Host) -> None:
+        host.start()
+        peer = ("peer", "name", "eth0", "netns", str(host.pid))
+        self._ip("link", "add", host.name, "type", "veth", *peer)
+        self._ip("link", "set", host.name, "master", "br0", "up")
+        host.run(["ip", "addr", "add", f"{host.address}/24", "dev", "eth0"])
+        host.run(["ip", "link", "set", "eth0", "up"])
+        host.run(["ip", "route", "add", "default", "dev", "eth0"])  # Ray asks the kernel which address is its own
+
+    def _ports(self) -> set[str]:
+        lines = self._ip("-oneline", "link", "show").splitlines()
+        return {line.split(":")[1].strip().partition("@")[0] for line in lines}
+
+    def _ip(self, *words: str) -> str:
         assert self._switch is not None
-        _run(["nsenter", "--target", str(self._switch.pid), "--net", "ip", *words])
+        return _run(["nsenter", "--target", str(self._switch.pid), "--net", "ip", *words])

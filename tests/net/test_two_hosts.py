@@ -14,7 +14,7 @@ import pytest
 
 from common.clock import NS_PER_S
 from tests.net.accounts import check_accounts
-from tests.net.cluster import CLOCK, PORT, Driven, answer, kill_raylet, start_ray, surroundings
+from tests.net.cluster import CLOCK, PORT, TRUESTEP, Driven, answer, kill_raylet, start_ray, surroundings
 from tests.net.hosts import Network, missing
 from tests.net.paced import ENV
 
@@ -92,7 +92,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         start_ray(head, env, cpus=4)
         start_ray(worker, env, cpus=2, head=head)
         address = {"RAY_ADDRESS": f"{head.address}:{PORT}"}
-        run = Driven(head, env | address, arguments, out=out, run=RUN, log=tmp_path / "log")
+        run = Driven(head, env | address, [*TRUESTEP, *arguments], out=out, run=RUN, log=tmp_path / "log")
         yield Stage(network=network, env=env, run=run, out=out, pace=pace)
     run.kill()
 
