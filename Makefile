@@ -25,9 +25,13 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(BIN)/python -m pytest --timeout 3600
 
-# Two hosts in network namespaces of this machine: root, and iproute2, which is installed here if it is not there.
+# Hosts in network namespaces of this machine: root only. Debian's packages that are missing are installed; openssh-server
+# starts sshd for this machine where a service manager runs, and is needed for its program only.
+NET_PACKAGES := iproute2 openssh-client openssh-server rsync prometheus
 test-net: $(STAMP)
-	command -v ip > /dev/null || (apt-get update && apt-get install --yes --no-install-recommends iproute2)
+	dpkg --status $(NET_PACKAGES) > /dev/null 2>&1 || \
+		(apt-get update && apt-get install --yes --no-install-recommends $(NET_PACKAGES))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,cluster]'
 	TRUESTEP_TEST_NET=1 $(BIN)/python -m pytest -m net -s tests/net
 
 # A run of four actors and two ranks under a real Prometheus, which is installed here if it is not there; an actor, a

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common.clock import ManualClock
@@ -67,11 +67,12 @@ def test_room_is_counted_by_what_is_scarcest() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(cpus=st.integers(0, 1000), share=st.integers(0, 3))
-def test_a_resource_of_one_holds_a_thousand(cpus: int, share: int) -> None:
-    """Whatever the rounding of a thousandth."""
-    node = Room(address="n", resources={"CPU": cpus, "collects": share}, labels={})
-    assert place_for("collects").times_in(node) == min(cpus, 1000 * share)
+@example(cpus=4000, tenths=7)
+@given(cpus=st.integers(0, 4000), tenths=st.integers(0, 30))
+def test_a_resource_of_one_holds_a_thousand(cpus: int, tenths: int) -> None:
+    """Whatever the rounding of a thousandth: 0.7 / 0.001 is a little less than 700."""
+    node = Room(address="n", resources={"CPU": cpus, "collects": tenths / 10}, labels={})
+    assert place_for("collects").times_in(node) == min(cpus, 100 * tenths)
 
 
 def test_only_the_fewest_actors_are_asked_for() -> None:

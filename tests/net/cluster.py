@@ -44,7 +44,7 @@ def surroundings(pace: Path) -> dict[str, str]:
 
 def start_ray(host: Host, env: dict[str, str], *, cpus: int, head: Host | None = None) -> None:
     """`ray start` on the host: its own cluster, or a node of that of `head`."""
-    place = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+    place = ["--head", f"--port={PORT}", "--include-dashboard=false", '--resources={"learns": 1}']
     if head is not None:
         place = [f"--address={head.address}:{PORT}"]
     own = [f"--node-ip-address={host.address}", f"--num-cpus={cpus}", f"--object-store-memory={STORE_BYTES}"]

@@ -32,6 +32,7 @@ CUT_S = 20.0
 NOTICE_S = 45.0  # Ray's own settings take more than a minute
 LIMIT_S = 240.0  # for whatever the machine has to do
 SETTINGS = {
+    "placement.learner": "learns",  # on the head, which stays
     "env.kwargs.width": 2048,  # a fragment of 557 kB: it lies where it was made until somebody fetches it
     "flow.fragments": 4,  # some always wait for their update
     "net.hidden": "[16]",
