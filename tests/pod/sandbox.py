@@ -52,6 +52,7 @@ class Pod:
         self._environment = environment
         self._user = user
         self._cgroup = cgroup
+        self._started: list[subprocess.Popen[bytes]] = []
 
     @property
     def logs(self) -> str:
@@ -59,9 +60,12 @@ class Pod:
         return self._log.read_text(errors="replace")
 
     def start(self, *command: str, shown: Path) -> subprocess.Popen[bytes]:
-        """A command in the pod, as `kubectl exec` starts it; its output goes to the file `shown`."""
+        """A command in the pod, as `kubectl exec` starts it; its output goes to the file `shown`. Ends with the pod."""
         with shown.open("wb") as file:
-            return subprocess.Popen(self._inside(command), stdout=file, stderr=subprocess.STDOUT, env=self._environment)
+            inside = self._inside(command)
+            started = subprocess.Popen(inside, stdout=file, stderr=subprocess.STDOUT, env=self._environment)
+        self._started.append(started)
+        return started
 
     def run(self, *command: str, limit_s: float = EXEC_S) -> Said:
         """The same to its end."""
@@ -107,6 +111,13 @@ class Pod:
     def kill(self, number: signal.Signals) -> None:
         """Send a signal to the first process; with SIGKILL all others end with it."""
         os.kill(self._first(), number)
+
+    def close(self) -> None:
+        """End process 1, and with it all of them; nothing is left on return."""
+        if self._unshare.poll() is None:
+            self.kill(signal.SIGKILL)
+        for process in [self._unshare, *self._started]:
+            process.wait(EXEC_S)
 
     def memory_used(self) -> int:
         """The most so far, in bytes; 0 where there is no limit."""
@@ -180,9 +191,7 @@ def pod(manifests: Manifests, runs: Path, *, ray_start: str) -> Iterator[Pod]:
             assert made and started.poll() is None, running.logs
             yield running
         finally:
-            if started.poll() is None:
-                running.kill(signal.SIGKILL)  # process 1, and with it all of them
-            started.wait(EXEC_S)
+            running.close()
 
 
 def _made(place: Path, started: subprocess.Popen[bytes]) -> bool:

@@ -1,7 +1,7 @@
 """The RayJob of the manifests, lived through: started, probed, told to end, and started again elsewhere (C54, C55).
 
-One pod instead of three, in namespaces of this machine: root only. Ray is started as KubeRay starts it, and its job
-submission starts the entry point.
+In namespaces of this machine, root only. The driver's container starts Ray as KubeRay has it do; the nodes of the other
+groups, which are pods of their own in Kubernetes, are processes beside it. Ray's job submission starts the entry point.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,29 +31,41 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0 or bool(TOOLS), reason="needs root, unshare, nsenter, setpriv and ip"),
 ]
 RUN = "cartpole"
-CPUS = 3  # of the three pods together
+OWN_PORTS = ("metrics-export-port", "node-manager-port", "object-manager-port")  # one pod has them once
 BEGINS_S = 240.0
 PROBE = ("python", "-m", "deploy.pod")
 
 
 def ray_start(manifests: Manifests) -> str:
-    """As KubeRay makes it of `rayStartParams`; the CPUs are those of all pods, since here they are one."""
-    parameters = manifests.pod("driver").ray | {"num-cpus": str(CPUS), "dashboard-host": "0.0.0.0"}
-    return "ray start --head --block " + " ".join(f"--{name}={value}" for name, value in parameters.items())
+    """Of the head, as KubeRay makes it of `rayStartParams`."""
+    return " ".join(["ray start --head", *_flags(manifests.pod("driver").ray | {"dashboard-host": "0.0.0.0"})])
 
 
-@contextmanager
-def job(manifests: Manifests, running: Pod, shown: Path) -> Iterator[subprocess.Popen[bytes]]:
+def start_groups(manifests: Manifests, running: Pod, shown: Path) -> None:
+    """A node for each worker group, with the label that KubeRay gives it; as there, before the job is submitted."""
+    for group in manifests.cluster["workerGroupSpecs"]:
+        parameters = {name: value for name, value in group["rayStartParams"].items() if name not in OWN_PORTS}
+        labelled = parameters | {"address": "127.0.0.1:6379", "labels": f"ray.io/node-group={group['groupName']}"}
+        said = shown.with_suffix(f".{group['groupName']}")
+        running.start("ray", "start", *_flags(labelled), shown=said)
+        up = partial(_says, said, "Ray runtime started")
+        assert wait_until(up, clock=MonotonicClock(), seconds=BEGINS_S), said.read_text()
+
+
+def _says(file: Path, words: str) -> bool:
+    return words in file.read_text(errors="replace")
+
+
+def _flags(parameters: dict[str, str]) -> list[str]:
+    return ["--block", *(f"--{name}={value}" for name, value in parameters.items())]
+
+
+def submit(manifests: Manifests, running: Pod, shown: Path) -> subprocess.Popen[bytes]:
     """The entry point, submitted as KubeRay's submitter does: by the shell that Ray starts, with Ray's environment."""
     assert manifests.job is not None
     entry = manifests.job["spec"]["entrypoint"]
-    submit = ["ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--submission-id", shown.stem, "--"]
-    started = running.start(*submit, *entry.split(), shown=shown)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.wait()
+    words = ["ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--submission-id", shown.stem, "--"]
+    return running.start(*words, *entry.split(), shown=shown)
 
 
 def record(out: Path) -> RunRecord | None:
@@ -99,17 +110,18 @@ def test_a_job_that_is_told_to_end_checkpoints_and_its_next_pod_goes_on(tmp_path
         with pod(manifests, out, ray_start=ray_start(manifests)) as running:
             assert "no driver; Ray" in running.wait_for(*PROBE, "readyz", code=0).out
             assert_confined(running, manifests)
-            with job(manifests, running, shown) as submitted:
-                wait_for_updates(out, made, submitted, shown)
-                alive = running.run(*PROBE, "livez")
-                assert alive.code == 0 and "the driver's /livez: 200" in alive.out, alive
-                assert "the driver's /readyz: 200 ok" in running.wait_for(*PROBE, "readyz", code=0).out
-                begun_ns = clock.now_ns()
-                stopped = running.terminate(*PROBE, "stop", grace_s=grace_s)
-                seconds, memory = (clock.now_ns() - begun_ns) / 1e9, running.memory_used() / 2**30
-                print(f"\n{life} life: ended within {seconds:.1f} s of {grace_s} s, {memory:.2f} GiB at most")
-                assert stopped.code == 0 and "has ended" in stopped.out, stopped
-                assert submitted.wait(60) != 0
+            start_groups(manifests, running, shown)
+            submitted = submit(manifests, running, shown)
+            wait_for_updates(out, made, submitted, shown)
+            alive = running.run(*PROBE, "livez")
+            assert alive.code == 0 and "the driver's /livez: 200" in alive.out, alive
+            assert "the driver's /readyz: 200 ok" in running.wait_for(*PROBE, "readyz", code=0).out
+            begun_ns = clock.now_ns()
+            stopped = running.terminate(*PROBE, "stop", grace_s=grace_s)
+            seconds, memory = (clock.now_ns() - begun_ns) / 1e9, running.memory_used() / 2**30
+            print(f"\n{life} life: ended within {seconds:.1f} s of {grace_s} s, {memory:.2f} GiB at most")
+            assert stopped.code == 0 and "has ended" in stopped.out, stopped
+            assert submitted.wait(60) != 0
         words = shown.read_text(errors="replace")
         assert f"interrupted  SIGTERM: checkpointed at update {max(digests(out, RUN))}, resumable" in words, words
         assert ("resuming     from" in words) == (life == "second"), words
