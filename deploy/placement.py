@@ -132,7 +132,8 @@ def _asked(ask: Ask, nodes: Sequence[Room]) -> Check:
 
 
 def _present(node: Room) -> Check:
-    shown = {name: amount for name, amount in node.resources.items() if _is_ours_to_ask(name)}
+    in_order = sorted(node.resources.items(), key=lambda each: (each[0] not in ("CPU", "GPU"), each[0]))
+    shown = {name: amount for name, amount in in_order if _is_ours_to_ask(name)}
     labels = {name: value for name, value in node.labels.items() if not name.startswith("ray.io/")}
     return Check(
         where=node.address, what="node", found=_words(shown, labels) or "nothing", needed="", outcome=Outcome.OK

@@ -20,7 +20,7 @@ from deploy import ray_placement
 from deploy.ray_placement import NotPlacedError, Placement, placed
 
 STEADY = Room(address="10.0.0.2", resources={"CPU": 3, "memory": 1e9, "node:10.0.0.2": 1}, labels={"tier": "steady"})
-SPOT = Room(address="10.0.0.3", resources={"CPU": 2, "collects": 1}, labels={"ray.io/node-id": "abc"})
+SPOT = Room(address="10.0.0.3", resources={"collects": 1, "GPU": 1, "CPU": 2}, labels={"ray.io/node-id": "abc"})
 
 
 def config(**settings: Any) -> RunConfig:
@@ -86,7 +86,7 @@ def test_only_the_fewest_actors_are_asked_for() -> None:
 
 
 def test_a_refusal_is_a_table_of_asked_and_present() -> None:
-    """Every node with what was asked of it, Ray's own resources and labels left out; exit code 2."""
+    """Every node with what it has, CPUs first whatever the order, what is only Ray's left out; exit code 2."""
     asks = asks_of(config(actors={"num": 4}, placement={"learner": "tier=steady"}), gpus_of_a_rank=0)
     error = refusal(asks, [STEADY, SPOT], waited_s=30.0)
     rows = [line.split("  ") for line in str(error).splitlines()]
@@ -96,7 +96,7 @@ def test_a_refusal_is_a_table_of_asked_and_present() -> None:
     assert "1 x CPU 1, tier=steady, PACK" in str(error) and "4 x CPU 1, SPREAD" in str(error)
     assert "room for 3, too much of it taken" in str(error)
     assert ["10.0.0.2", "node", "CPU 3, tier=steady", "ok"] in cells
-    assert ["10.0.0.3", "node", "CPU 2, collects 1", "ok"] in cells
+    assert ["10.0.0.3", "node", "CPU 2, GPU 1, collects 1", "ok"] in cells
 
 
 # ---- Ray's options ---------------------------------------------------------------------------------------------------

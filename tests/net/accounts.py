@@ -8,14 +8,14 @@ import pytest
 
 from common.runs import RunRegistry
 from deploy.outputs import checkpoint_store
+from deploy.report import run_report
 from deploy.saved import read_saved
-from tests.net.cluster import answer
 
 
-def check_accounts(out: Path, run: str, *, limit_s: float) -> None:
+def check_accounts(out: Path, run: str) -> None:
     """The run has finished, and every transition has one fate: trained, dropped for a reason, or in the last cut."""
-    told = answer("show", run, "--out", str(out), limit_s=limit_s)
     with RunRegistry.open(out / "runs.sqlite", read_only=True) as registry:
+        told = run_report(registry, run)
         ledger = registry.ledger(run).fragments
     checkpoint = checkpoint_store(out, run).newest_good(lambda name, error: pytest.fail(f"{name}: {error}"))
     assert checkpoint is not None

@@ -162,7 +162,7 @@ def lose_a_host(stage: Stage) -> None:
         tell("host killed: both actors in updates again after", begun_ns)
         pace.unlink()
         assert run.wait(LIMIT_S) == 0, run.said()
-        check_accounts(stage.out, "second", limit_s=LIMIT_S)
+        check_accounts(stage.out, "second")
     finally:
         run.kill()
         prometheus.kill()

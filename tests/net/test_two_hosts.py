@@ -118,7 +118,7 @@ def test_a_host_is_cut_off_and_comes_back_and_its_node_dies(stage: Stage) -> Non
     node_dies(stage)
     stage.pace.unlink()
     assert stage.run.wait(LIMIT_S) == 0, stage.run.said()
-    check_accounts(stage.out, RUN, limit_s=LIMIT_S)
+    check_accounts(stage.out, RUN)
     found = answer("reproduce", RUN, "--engine", "inline", "--out", str(stage.out), limit_s=LIMIT_S)
     assert (found["verdict"], found["why"]) == ("identical", ""), found
     print(f"made again on one host: identical through update {found['identical_through']}")
