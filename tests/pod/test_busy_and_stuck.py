@@ -7,14 +7,16 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from common.clock import MonotonicClock
+from common.manifest import CheckpointInfo
 from common.probes import Probe
 from deploy.config import RunConfig, parse_config
-from deploy.drill_faults import Drill
+from deploy.saved import save_cut
 from deploy.session import train
 from tests.e2e.command import alive, checkpoints, processes_of
 from tests.e2e.in_process import beside, embedded_ray, wait_for, wait_for_updates
@@ -80,7 +82,22 @@ def assert_never_told_no(tally: Tally) -> None:
     print(f"\n{tally.statuses[200]} probes, the longest answer took {tally.longest_s:.3f} s")
 
 
-def test_a_busy_run_is_alive_and_a_stuck_one_is_not(cluster: None, tmp_path: Path) -> None:
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """While this is set, writing a checkpoint takes `DISK_S`."""
+    slow, clock = Event(), MonotonicClock()
+    slow.set()
+
+    def slowly(*arguments: Any) -> CheckpointInfo:
+        if slow.is_set():
+            clock.sleep(DISK_S)
+        return save_cut(*arguments)
+
+    monkeypatch.setattr("deploy.session.save_cut", slowly)
+    return slow
+
+
+def test_a_busy_run_is_alive_and_a_stuck_one_is_not(cluster: None, slow_disk: Event, tmp_path: Path) -> None:
     """The learner gets no time for 10 s, a checkpoint takes 30 s, and more threads compute than there are processors:
     every probe says yes. Then nobody gets any time: the probe says no, and yes again once they do."""
     kubelet, clock = Kubelet(tmp_path), MonotonicClock()
@@ -94,6 +111,7 @@ def test_a_busy_run_is_alive_and_a_stuck_one_is_not(cluster: None, tmp_path: Pat
         with kubelet.polling(Probe.LIVE) as writing:
             now = len(checkpoints(tmp_path, "r"))
             wait_for(lambda: len(checkpoints(tmp_path, "r")) > now)
+        slow_disk.clear()
         assert_never_told_no(writing)
         with kubelet.polling(Probe.LIVE) as crowded, busy_machine():
             wait_for_updates(tmp_path, 2)
@@ -105,6 +123,5 @@ def test_a_busy_run_is_alive_and_a_stuck_one_is_not(cluster: None, tmp_path: Pat
         kubelet.wait_for(Probe.LIVE, 200)
 
     endless = config().to_plain() | {"checkpoint": {"every": 50, "keep_last": 100}}
-    drill = Drill(disk_s=DISK_S)
-    outcome = beside(lambda stop: train(parse_config(endless), out=tmp_path, run="r", stop=stop, drill=drill), script)
+    outcome = beside(lambda stop: train(parse_config(endless), out=tmp_path, run="r", stop=stop), script)
     assert outcome.exit_code == 75, outcome.verdict
