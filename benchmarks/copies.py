@@ -65,6 +65,7 @@ class Watched(VectorWrapper):
         self._tick += 1
         if self._tick == self._followed + 1:
             self._note("in_fragment")
+            self._trace()
         elif self._tick == self._followed + 2:
             self._note("between_fragments")
             write(self._found)
@@ -91,7 +92,6 @@ class Watched(VectorWrapper):
         tracemalloc.stop()
         new = [place for place in places_of(self._pattern) if place.address not in self._before]
         self._found[when] = {"peak_bytes": peak, **counted(new)}
-        self._trace()
 
 
 class Watching(nn.Module):

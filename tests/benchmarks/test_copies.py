@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
     for update in range(FOLLOWED_FRAGMENT + 2):
         worker.collect(CollectOrder(update=update, term=0, version=1), document)
     worker.close()
+    assert not tracemalloc.is_tracing(), "what is watched must not slow down what comes after it"
     (file,) = folder.iterdir()
     found: dict[str, Any] = json.loads(file.read_text())
     return found

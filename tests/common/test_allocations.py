@@ -15,6 +15,7 @@ def planted_hoard(kept: list[bytes]) -> None:
 
 def test_the_line_that_hoards_memory_comes_first() -> None:
     """With what it holds: 500 blocks of 1,000 bytes and what Python adds to each."""
+    assert not tracemalloc.is_tracing(), "a test before this one left its tracing on"
     kept: list[bytes] = []
     stop, found = threading.Event(), []
     thread = threading.Thread(target=lambda: found.append(allocations(30, stop=stop)))
