@@ -32,6 +32,7 @@ from deploy.config_sections import (
     FlowConfig,
     MetricsConfig,
     PlacementConfig,
+    WritersConfig,
     collects_asynchronously,
 )
 from learner.algorithms.appo import AppoConfig
@@ -78,6 +79,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    writers: WritersConfig = field(default_factory=WritersConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
 

@@ -172,6 +172,28 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WritersConfig:
+    """Who gets the numbers of the run besides the registry and `/metrics`. No bit of the run depends on it.
+
+    Attributes:
+        tensorboard: write `tensorboard` in the run's directory; needs the extra `tensorboard`.
+        wandb: send them to Weights & Biases, by its own variables (`WANDB_MODE`, `WANDB_API_KEY` and the rest); needs the
+            extra `wandb`.
+        wandb_project: of W&B.
+    """
+
+    tensorboard: bool = False
+    wandb: bool = False
+    wandb_project: str = "truestep"
+
+    def __post_init__(self) -> None:
+        if not self.wandb_project or set(self.wandb_project) & set("/\\#?%:"):
+            raise ConfigError(
+                "writers.wandb_project", got=repr(self.wandb_project), allowed="a name without / \\ # ? % and :"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementConfig:
     """Which nodes of a Ray cluster the processes are put on. An embedded Ray has one node, and does not look at this.
 
