@@ -177,6 +177,24 @@ def wall_label() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+def epoch_offset_ns(clock: Clock) -> int:
+    """Nanoseconds to add to a reading of `clock` to label it with wall-clock time: nanoseconds since 1970, UTC.
+
+    For systems that show readings to people beside those of other hosts; nothing is decided by it. The two clocks drift
+    apart by seconds a day, so ask again for each reading that is some time away from the one before.
+    """
+    _, offset_ns = min(_bracketed_offset(clock) for _ in range(3))  # whoever is interrupted between readings is wrong
+    return offset_ns
+
+
+def _bracketed_offset(clock: Clock) -> tuple[int, int]:
+    """How long reading both clocks took, and the offset."""
+    before_ns = clock.now_ns()
+    wall_ns = time.time_ns()
+    after_ns = clock.now_ns()
+    return after_ns - before_ns, wall_ns - (before_ns + after_ns) // 2
+
+
 def _boot_id() -> str:
     """Of this boot of the kernel; without one (no Linux) of this process alone, so that no reading is compared."""
     try:

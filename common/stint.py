@@ -63,6 +63,10 @@ class StintMeter:
             major_faults=faults,
         )
 
+    def interval_ns(self) -> tuple[int, int]:
+        """Readings of the clock at the latest `begin` and at the latest `end`."""
+        return self._begun_ns, self._ended_ns
+
 
 def _counts() -> tuple[int, int, int]:
     """Nanoseconds on a core, nanoseconds in a queue for one, major faults: of the calling thread, since it began."""

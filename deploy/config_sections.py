@@ -14,6 +14,7 @@ from common.ports import PortRange
 MAX_LANES = 65_536
 MAX_FRAGMENT_ROWS = 1_048_576
 WORD = r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?"
+COLLECTOR = re.compile(r"https?://[^\s/@?#]+(?:/(?!v1/traces/?$)[^\s@?#]*)?")
 SELECTOR = re.compile(rf"(?!(?:CPU|GPU|memory|object_store_memory)$){WORD}(?:={WORD})?")
 
 
@@ -144,6 +145,9 @@ class MetricsConfig:
         stall_s: the driver's `/livez` says no once the run has made no progress for longer; 0 = a minute more than the
             longest of the deadlines and the start of the process that takes the place, so that what the run mends by
             itself is left to it.
+        spans: base address of an OpenTelemetry collector that takes OTLP over HTTP, such as http://collector:4318, for
+            spans of rollouts, transfers, updates, sync and publications; "" sends none. Headers and the rest are said
+            by OTEL_* variables of each process's environment. Needs the extra `otel`.
     """
 
     enabled: bool = True
@@ -153,6 +157,7 @@ class MetricsConfig:
     port: int | str = 0
     process_ports: int | str = 0
     stall_s: float = 0.0
+    spans: str = ""
 
     def driver_ports(self) -> PortRange:
         """`port`, parsed. Raises ConfigError."""
@@ -167,6 +172,13 @@ class MetricsConfig:
             raise ConfigError("metrics.advertise", got=repr(self.advertise), allowed="a name or an address, no port")
         if not 0.0 <= self.stall_s < math.inf:
             raise ConfigError("metrics.stall_s", got=self.stall_s, allowed="0 (by the deadlines) or more, finite")
+        if self.spans and not COLLECTOR.fullmatch(self.spans):
+            raise ConfigError(
+                "metrics.spans",
+                got=repr(self.spans),
+                allowed="http://host:port or https://host:port, and a path if the collector has one",
+                fix="leave /v1/traces away, it is added; credentials belong into OTEL_EXPORTER_OTLP_HEADERS",
+            )
         self.driver_ports()
         self.other_ports()
 

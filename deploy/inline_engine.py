@@ -8,11 +8,13 @@ from secrets import token_hex
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.spans import rollout_span
 from actors.worker import ActorWorker, CollectOrder, EvaluateOrder
 from common.clock import NS_PER_S, Clock
 from common.errors import TruestepError, UserError
 from common.metrics import ActorMetrics, LearnerMetrics, Target
 from common.process import intra_op_threads, keep_freed_memory
+from common.spans import NoSpans, Spans
 from deploy.compose import ACTOR_THREADS, Composition
 from deploy.conductor.messages import (
     ActorCommand,
@@ -40,12 +42,18 @@ class InlineEngine:
     """Carries out commands in the order given, each when its event is asked for."""
 
     def __init__(
-        self, composition: Composition, clock: Clock, actor_metrics: ActorMetrics, learner_metrics: LearnerMetrics
+        self,
+        composition: Composition,
+        clock: Clock,
+        actor_metrics: ActorMetrics,
+        learner_metrics: LearnerMetrics,
+        spans: Spans | None = None,
     ) -> None:
         self._composition = composition
         self._clock = clock
         self._actor_metrics = actor_metrics
-        self._ranks = InlineRanks(composition, clock, learner_metrics)
+        self._spans = spans or NoSpans()
+        self._ranks = InlineRanks(composition, clock, learner_metrics, spans)
         self._workers: dict[int, tuple[str, ActorWorker]] = {}
         self._todo: deque[EngineCommand] = deque()
         self._events: deque[Event] = deque()
@@ -102,6 +110,7 @@ class InlineEngine:
                 order = CollectOrder(update=command.update, term=command.term, version=command.version)
                 frame, summary = worker.collect(order, command.weights)
                 self._actor_metrics.observe(summary, worker.timings())
+                self._spans.send(f"actor-{command.actor}", lambda identity: [rollout_span(identity, summary)])
                 return FragmentMade(summary=summary, frame=frame.copy())
             case SnapshotActor():
                 return ActorSnapshot(

@@ -15,6 +15,7 @@ from common.clock import Clock
 from common.errors import DeadlineError, TruestepError
 from common.metrics import LearnerMetrics
 from common.process import intra_op_threads
+from common.spans import NoSpans, Spans
 from deploy.compose import Composition
 from deploy.conductor.messages import (
     AdoptState,
@@ -36,7 +37,7 @@ from deploy.conductor.messages import (
     StopRank,
     Update,
 )
-from deploy.ranks import FATAL, join, joined, observe, order_of
+from deploy.ranks import FATAL, join, joined, observe, order_of, send_spans
 from learner.rank import LearnerRank
 from learner.reports import Formation
 
@@ -89,11 +90,14 @@ class _Seat:
 class InlineRanks:
     """Carries out one command at a time, with all ranks that it is for at once; waits for all of their answers."""
 
-    def __init__(self, composition: Composition, clock: Clock, metrics: LearnerMetrics) -> None:
+    def __init__(
+        self, composition: Composition, clock: Clock, metrics: LearnerMetrics, spans: Spans | None = None
+    ) -> None:
         self._config = composition.rank()
         self._deadlines = composition.config.deadlines
         self._clock = clock
         self._metrics = metrics
+        self._spans = spans or NoSpans()
         self._seats: dict[int, _Seat] = {}
 
     def carry_out(self, command: RankCommand) -> list[Event]:
@@ -147,6 +151,8 @@ class InlineRanks:
             report, document = seat.rank.update(order, share.frames, share.audited_frames)
             if share is command.shares[0]:  # one rank speaks for all: metrics of this process count an update once
                 observe(self._metrics, report)
+            published = document is not None
+            send_spans(self._spans, seat.rank, report, clock_id=self._clock.clock_id, published=published)
             return RankUpdated(lease=seat.lease, report=report, weights=document)
 
         shares = [(self._seats[share.rank], share) for share in command.shares if share.rank in self._seats]

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from common.errors import CheckpointError, DeadlineError, RunFailedError, SyncError, UserError
 from common.metrics import LearnerMetrics
+from common.spans import Spans
 from deploy.conductor.messages import Event, GroupJoined, JoinFailed, Update
 from learner.rank import LearnerRank
 from learner.reports import Formation, OrderStatus, Standing, UpdateOrder, UpdateReport
+from learner.spans import update_spans
 
 FATAL = (UserError, RunFailedError, CheckpointError)
 """Raised by a rank, these end the run: bad input, ranks that are not alike, a state that does not fit. A new process
@@ -46,6 +48,14 @@ def order_of(command: Update) -> UpdateOrder:
         attempt=command.attempt,
         keys=command.keys,
         audit=command.audit,
+    )
+
+
+def send_spans(spans: Spans, rank: LearnerRank, report: UpdateReport, *, clock_id: str, published: bool) -> None:
+    """What `rank` has to say of the order that it has just carried out. See `learner.spans.update_spans`."""
+    spans.send(
+        f"learner-{report.rank}",
+        lambda identity: update_spans(identity, report, rank.timeline(), clock_id=clock_id, published=published),
     )
 
 

@@ -24,6 +24,7 @@ from ray.exceptions import RayError
 
 from actors.env.lanes import LaneFacts
 from actors.evaluate import EvaluationConfig, EvaluationResult
+from actors.spans import rollout_span
 from actors.worker import ActorConfig, ActorWorker, CollectOrder, EvaluateOrder
 from common.clock import NS_PER_S, Clock, MonotonicClock
 from common.errors import OutputError, RunFailedError
@@ -38,11 +39,12 @@ from common.process_identity import Liveness, ProcessIdentity
 from common.process_metrics import ProcessMetrics
 from common.profile_pages import ProfilePages
 from common.profiling import name_this_thread
+from common.spans import SpansConfig, open_spans
 from deploy.compose import ACTOR_THREADS
 from deploy.drill_border import Border
 from deploy.drill_faults import Drill
 from deploy.facts import package_digests
-from deploy.ranks import NotMet, join, observe
+from deploy.ranks import NotMet, join, observe, send_spans
 from learner.gpu import gpu_uuid
 from learner.rank import LearnerRank, RankConfig
 from learner.reports import Formation, Standing, UpdateOrder, UpdateReport
@@ -66,6 +68,7 @@ class ProcessSetup:
         metrics_token: what a request has to bear, if anything.
         meeting_host: address at which learner ranks meet; "" is that of the node on which the first of them runs.
         drill: what goes wrong on purpose.
+        spans: where spans go; None sends none.
     """
 
     driver: ProcessIdentity
@@ -76,6 +79,7 @@ class ProcessSetup:
     metrics_token: MetricsToken | None = None
     meeting_host: str = ""
     drill: Drill = field(default_factory=Drill)
+    spans: SpansConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +166,7 @@ class ActorProcess:
         prepare(self._setup, clock, threads=ACTOR_THREADS)
         registry = new_registry()
         self._metrics = harmless(ActorMetrics(registry), who=self._config.who)
+        self._spans = open_spans(self._setup.spans, clock, who=self._config.who)
         self._process_metrics = ProcessMetrics(registry, clock, who=self._config.who)
         self._process_metrics.start()
         self._worker = ActorWorker(self._config, self._evaluation, clock)
@@ -182,6 +187,7 @@ class ActorProcess:
         self._setup.drill.after_collect(self._config.actor, order.update, frame, self._clock)
         self._setup.drill.made(self._config.actor, summary.incarnation, summary.sequence, self._clock)
         self._metrics.observe(summary, self._worker.timings())
+        self._spans.send(f"actor-{summary.actor}", lambda identity: [rollout_span(identity, summary)])
         return frame, summary
 
     def snapshot(self) -> bytes | None:
@@ -196,8 +202,9 @@ class ActorProcess:
         return result
 
     def close(self) -> None:
-        """Close the environments; the process is ended afterwards."""
+        """Close the environments and send what is left to send; the process is ended afterwards."""
         self._worker.close()
+        self._spans.close()
         if self._server is not None:
             self._server.close()
 
@@ -219,6 +226,7 @@ class RankProcess:
         registry = new_registry()
         who = f"learner rank {self._index}"
         self._metrics = harmless(LearnerMetrics(registry), who=who)
+        self._spans = open_spans(self._setup.spans, clock, who=who)
         faults = self._setup.drill.of_rank(self._index)
         self._rank = LearnerRank(self._config, clock, rank=self._index, faults=faults)
         self._process_metrics = ProcessMetrics(registry, clock, who=who)
@@ -279,14 +287,20 @@ class RankProcess:
         with self._tracer.update():
             report, document = self._rank.update(order, share, frames[num_frames:])
         observe(self._metrics, report)
+        published = document is not None
+        send_spans(self._spans, self._rank, report, clock_id=self._clock.clock_id, published=published)
         self._collector.collect()  # between updates, never inside one
         gpu = self._process_metrics.gpu_utilization
-        return document, (replace(report, stop_asked=self._stop_asked, gpu_utilization=gpu), document is not None)
+        return document, (replace(report, stop_asked=self._stop_asked, gpu_utilization=gpu), published)
 
     def state(self) -> tuple[LearnerState, int]:
         """All that must survive, and the updates it contains: the driver waits for the number and leaves the state."""
         state = self._rank.state()
         return state, state.updates
+
+    def close(self) -> None:
+        """Send what is left to send; the process is ended afterwards."""
+        self._spans.close()
 
     def _note_sigterm(self) -> None:
         """SIGTERM to one rank is told with its next report and ends the run at a checkpoint.

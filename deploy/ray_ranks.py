@@ -34,6 +34,8 @@ from deploy.ray_placement import Placement
 from deploy.ray_processes import ProcessSetup, RankProcess
 from learner.reports import Formation, UpdateOrder
 
+CLOSE_S = 5.0  # two more than a process gives its collector
+
 
 class RayRanks:
     """Carries out what ranks are told.
@@ -168,6 +170,10 @@ class RayRanks:
         return RankLost(rank=process.index, lease=process.lease, cause=cause, detail=detail)
 
     def close(self) -> None:
-        """Every process is told to end."""
+        """Every process is told to end; one that has spans to send gets a few seconds for it."""
+        if self._setup.spans is not None:
+            calls = [process.handle.close.remote() for process in self._processes if process.presence is not None]
+            if calls:
+                ray.wait(calls, num_returns=len(calls), timeout=CLOSE_S)
         for process in self._processes:
             self._processes.end(process)

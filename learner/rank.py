@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from common.clock import Clock
 from common.errors import CheckpointError, SyncError
+from common.fragment import FragmentHeader
 from common.input_stage import InputStage
 from common.nets import ActorCritic, make_actor_critic
 from common.parameters import FlatParameters
@@ -40,7 +41,7 @@ from learner.parallel.group import Group
 from learner.parallel.joining import Membership, join_group, machine_facts
 from learner.parallel.process_group import Meeting
 from learner.replica import Replica
-from learner.reporting import Attempt, report_made, report_not_made, sync_of
+from learner.reporting import Attempt, Timeline, report_made, report_not_made, sync_of
 from learner.reports import (
     Formation,
     FragmentKey,
@@ -79,6 +80,8 @@ class LearnerRank:
         self._tamper: Tamper = Saboteur(faults, clock) if faults else Untouched()
         self._intake = Intake(config.run, config.layout, max_lag=config.max_lag)
         self._stints = StintMeter(clock)
+        self._marks_ns: tuple[int, ...] = ()
+        self._taken: tuple[FragmentHeader, ...] = ()
         self._meeting: Meeting | None = None
         self._group: Group | None = None
         self._algorithm: Algorithm | None = None
@@ -188,8 +191,14 @@ class LearnerRank:
             everything is as before too, and the group has been left, so that nobody waits for this rank.
         """
         self._stints.begin()
+        self._marks_ns, self._taken = (), ()
         report, document = self._update(order, documents, audited_documents)
         return replace(report, stint=self._stints.end()), document
+
+    def timeline(self) -> Timeline:
+        """When the latest order was carried out, and of which fragments."""
+        begun_ns, ended_ns = self._stints.interval_ns()
+        return Timeline(begun_ns=begun_ns, ended_ns=ended_ns, marks_ns=self._marks_ns, fragments=self._taken)
 
     def _update(
         self, order: UpdateOrder, documents: Sequence[Any], audited_documents: Sequence[Any]
@@ -312,6 +321,8 @@ class LearnerRank:
             parameter_digest=parameter_digest(self._parameters.numpy()),
         )
         attempt.marks.append(self._clock.now_ns())
+        self._marks_ns = tuple(attempt.marks)
+        self._taken = tuple(each.fragment.header for each in attempt.judged if isinstance(each, Accepted))
         return report_made(order, attempt, standing), document
 
     def _not_made(self, order: UpdateOrder, status: OrderStatus, sync: SyncReport) -> UpdateReport:

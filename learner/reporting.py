@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.clock import NS_PER_S
+from common.fragment import FragmentHeader
 from learner.algorithms.outcome import UpdateOutcome
 from learner.intake import Accepted, Refused
 from learner.parallel.group import Closed, Effort
@@ -40,6 +41,22 @@ class Attempt:
     rate: float
     processing: dict[str, float]
     marks: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """When the latest order of a rank was carried out, in readings of its clock (ns); for this process's spans.
+
+    Attributes:
+        begun_ns, ended_ns: of the whole order, whatever became of it.
+        marks_ns: the beginning and the end of each of `PHASES`; empty unless the update was made.
+        fragments: headers of what was accepted of this rank's share, in the order given; likewise.
+    """
+
+    begun_ns: int
+    ended_ns: int
+    marks_ns: tuple[int, ...] = ()
+    fragments: tuple[FragmentHeader, ...] = ()
 
 
 def report_made(order: UpdateOrder, attempt: Attempt, standing: Standing) -> UpdateReport:

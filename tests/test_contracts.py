@@ -38,6 +38,7 @@ OWNERS = {  # module or name: the only files that may use it
     "datetime": ("common/clock.py",),
     "prometheus_client": ("common/metrics.py", "common/metrics_reading.py"),  # exposed in one, read in the other
     "pynvml": ("common/gpu_watch.py",),
+    "opentelemetry": ("common/spans_otlp.py",),
     "pydantic": ("deploy/*",),
     "tyro": ("deploy/*",),
     "rich": ("deploy/*",),
@@ -195,14 +196,15 @@ for path in sorted(p for package in {packages} for p in pathlib.Path(package).rg
         importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
 print("imported")
 """
-NEVER_BELOW = ["ray", "gymnasium", "pydantic", "tyro", "rich", "ale_py", "envpool"]
+NEVER_BELOW = ["ray", "gymnasium", "pydantic", "tyro", "rich", "ale_py", "envpool", "opentelemetry"]
+WITH_EXTRAS = ["common/spans_otlp.py"]  # imported only by those who want what it does
 
 
 @pytest.mark.parametrize(
     ("packages", "blocked", "without"),
     [
-        (["common", "learner"], NEVER_BELOW, []),
-        (["common"], [*NEVER_BELOW, "torch"], sorted(UPPER_STOREY)),
+        (["common", "learner"], NEVER_BELOW, WITH_EXTRAS),
+        (["common"], [*NEVER_BELOW, "torch"], [*WITH_EXTRAS, *sorted(UPPER_STOREY)]),
     ],
     ids=["a machine without ray and gymnasium", "a process without torch"],
 )
