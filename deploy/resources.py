@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
 from types import FrameType
@@ -31,6 +31,7 @@ from common.ports import address_of, listening_host, reachable_host
 from common.process_identity import ProcessIdentity
 from common.process_metrics import ProcessMetrics
 from common.profile_pages import ProfilePages
+from common.spans import SpanIdentity, SpansConfig, open_spans
 from deploy.attribution.attribution import Onlooker
 from deploy.compose import Composition, num_frames
 from deploy.config import RunConfig
@@ -122,14 +123,16 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
 
         if uuid := gpu_uuid(config.learner.torch_device()):
             session.process_metrics.watch_gpu(Binding(computes_on=uuid, assigned=visible_gpus(os.environ)))
-        engine: Engine = InlineEngine(
-            composition,
-            session.clock,
-            harmless(ActorMetrics(session.metrics), who="actors"),
-            harmless(LearnerMetrics(session.metrics), who="the learner"),
-        )
-        with _used(session, composition, engine):
-            yield engine
+        with closing(open_spans(_spans(composition), session.clock, who="this process")) as spans:
+            engine: Engine = InlineEngine(
+                composition,
+                session.clock,
+                harmless(ActorMetrics(session.metrics), who="actors"),
+                harmless(LearnerMetrics(session.metrics), who="the learner"),
+                spans,
+            )
+            with _used(session, composition, engine):
+                yield engine
         return
     from deploy.ray_engine import RayEngine
     from deploy.ray_launch import connect, disconnect
@@ -154,6 +157,7 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
         metrics_token=session.token,
         meeting_host=LOOPBACK if embedded else "",
         drill=drill or Drill(),
+        spans=_spans(composition),
     )
     tell, stopped = session.display.tell, lambda: session.stop.reason
     try:
@@ -166,6 +170,14 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
     finally:
         if embedded:
             disconnect()
+
+
+def _spans(composition: Composition) -> SpansConfig | None:
+    config = composition.config
+    if not config.metrics.spans:
+        return None
+    identity = SpanIdentity(run=composition.run, synchronous=not config.asynchronous)
+    return SpansConfig(endpoint=config.metrics.spans, identity=identity)
 
 
 @contextmanager

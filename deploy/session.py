@@ -23,6 +23,7 @@ from common.harmless import harmless
 from common.host_memory import host_memory
 from common.metrics import DriverMetrics, ObjectStoreMetrics
 from common.runs import RunRecord, RunRegistry, RunStatus
+from common.spans import require_opentelemetry
 from deploy.attribution.attribution import Attribution, Onlooker
 from deploy.attribution.observer import Observer
 from deploy.attribution.timed import TimedRecorder
@@ -100,6 +101,8 @@ def train(
         UserError: bad input; nothing was started.
     """
     out = Path(out)
+    if config.metrics.spans:
+        require_opentelemetry()
     composition = compose(run, config)
     require_here(composition, out, (display or Silent()).tell)
     with open_registry(out, create=True) as registry:
