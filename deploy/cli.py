@@ -136,6 +136,21 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Export:
+    """Write the numbers of a run, finished or not, to TensorBoard or W&B, out of its record."""
+
+    run: RunName
+    to: Literal["tensorboard", "wandb"]
+    """tensorboard: event files. wandb: a run of W&B of its own, with WANDB_MODE=offline as files."""
+    dir: Path | None = None
+    """Where the files go; export in the directory of RUN if not given."""
+    project: str = ""
+    """Of W&B; as the run's configuration says if not given."""
+    out: Out = Path("runs")
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reproduce:
     """Make a run again from its ledger, and compare every fragment and update; exits with 1 if one differs."""
 
@@ -274,6 +289,7 @@ Command = (
     | Show
     | Compare
     | Report
+    | Export
     | Reproduce
     | Replay
     | Drill
@@ -294,6 +310,7 @@ def main(arguments: list[str] | None = None) -> None:
         "show": Show,
         "compare": Compare,
         "report": Report,
+        "export": Export,
         "reproduce": Reproduce,
         "replay": Replay,
         "drill": Drill,

@@ -36,6 +36,8 @@ from deploy.reproduction import reproduction_lines
 from deploy.session import Outcome, resume, train
 from deploy.top.command import top
 from deploy.training_replay import replay_training, training_lines
+from deploy.writers.command import export
+from deploy.writers.opening import require_writers
 
 WIDE = 140  # columns of a table that goes to a file or a pipe
 
@@ -57,6 +59,8 @@ def carry_out(command: cli.Command) -> int:
             return _compare(command)
         case cli.Report():
             return _report(command)
+        case cli.Export():
+            return export(command)
         case cli.Reproduce():
             return _reproduce(command)
         case cli.Replay():
@@ -79,6 +83,7 @@ def _train(command: cli.Train) -> int:
     if command.preflight:
         with _stdout_kept(command.json):
             config, _ = configuration(command)
+            require_writers(config.writers)
             checks = preflight(config, out=command.out)
         return tell_checks(checks, json_wanted=command.json)
     with _stdout_kept(command.json):

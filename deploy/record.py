@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,17 +31,41 @@ ACCOUNTS = "ACCOUNTS"  # kind of the event that holds the accounts at the end of
 DRIVING = "DRIVING"  # kind of the event that begins a driving: ties this clock to `seconds_driving` of the updates
 
 
+class Listener(Protocol):
+    """Is told of rows as they are recorded, in the driver's thread; an update's a moment before it is on disk."""
+
+    def updated(self, record: UpdateRecord) -> None:
+        """An update was committed."""
+        ...
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        """An evaluation was recorded."""
+        ...
+
+    def rolled_back(self, update: int, env_steps: int) -> None:
+        """Rows of updates later than `update`, behind which the run stood at `env_steps`, were taken back."""
+        ...
+
+
 class Record:
-    """Writes one run into the registry that this process drives."""
+    """Writes one run into the registry that this process drives, and tells `listeners`."""
 
     def __init__(
-        self, registry: RunRegistry, store: CheckpointStore, run: str, clock: Clock, *, wall_before_s: float
+        self,
+        registry: RunRegistry,
+        store: CheckpointStore,
+        run: str,
+        clock: Clock,
+        *,
+        wall_before_s: float,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._registry = registry
         self._store = store
         self._run = run
         self._clock = clock
         self._wall_before_s = wall_before_s
+        self._listeners = listeners
         self._start_ns = clock.now_ns()
         self._flushed_ns = self._start_ns
         self._rows: list[UpdateRecord] = []
@@ -67,7 +92,7 @@ class Record:
                 self._harvest.add(event.summary)
             case EvaluationMade(result=EvaluationResult() as result) if not self._is_given_up(event.update, result):
                 self.flush()
-                self._registry.record_evaluation(evaluation_record(self._run, event.update, result))
+                self._evaluated(evaluation_record(self._run, event.update, result))
             case CheckpointWritten(error=""):
                 self._checkpoint(event)
             case ActorStarted():
@@ -78,7 +103,10 @@ class Record:
 
     def commit(self, command: RecordUpdate, conductor: Conductor) -> None:
         """Take an update that every rank of the group agreed on; the conductor stands right behind it."""
-        self._rows.append(self._update_record(command, conductor))
+        row = self._update_record(command, conductor)
+        self._rows.append(row)
+        for listener in self._listeners:
+            listener.updated(row)
         self._fragments += command.ledger
         self._harvest.clear()
         if (self._clock.now_ns() - self._flushed_ns) / NS_PER_S >= FLUSH_EVERY_S:
@@ -95,6 +123,10 @@ class Record:
         self._given_up.append((command.update, self._version))
         self._store.discard_after(command.update)
         self._registry.roll_back(self._run, command.update, term=command.term, reason=command.reason)
+        if self._listeners:
+            stands_at = self._registry.run(self._run)
+            for listener in self._listeners:
+                listener.rolled_back(stands_at.updates, stands_at.env_steps)
 
     def note(self, note: Note) -> None:
         """Record a fact as an event; a rollback's is recorded with what it takes back, by `roll_back`."""
@@ -120,6 +152,11 @@ class Record:
         self.flush()
         accounts = {"update": conductor.committed, **conductor.accounts.to_plain()}
         self._registry.record_event(self._run, ACCOUNTS, accounts)
+
+    def _evaluated(self, row: EvaluationRecord) -> None:
+        self._registry.record_evaluation(row)
+        for listener in self._listeners:
+            listener.evaluated(row)
 
     def _is_given_up(self, update: int, result: EvaluationResult) -> bool:
         """Whether an evaluation is of weights that a rollback has taken back while it was played."""

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
@@ -41,6 +41,7 @@ from deploy.driver import StopFlag
 from deploy.engines import Engine
 from deploy.preflight.preflight import require_cluster
 from deploy.probes import RunHealth
+from deploy.writers.writer import Writer
 from learner.gpu import gpu_uuid
 
 LOOPBACK = "127.0.0.1"
@@ -62,6 +63,7 @@ class Session:
     engine: Engine | None = None
     listening: str = ""
     onlooker: Onlooker | None = None
+    writers: Sequence[Writer] = ()
     token: MetricsToken | None = None
 
     def targets(self) -> list[Target]:

@@ -7,6 +7,7 @@ Whatever happens, processes are ended, ports are closed and the registry says ho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,12 @@ from deploy.serving import record_serving
 from deploy.sync_tally import SyncTally
 from deploy.watch import Watch
 from deploy.writer import CheckpointWriter
+from deploy.writers.feed import Feed
+from deploy.writers.opening import feed_of, require_writers
+from deploy.writers.writer import Writer
 from learner.state import InitialWeights
+
+ROWS_LEFT_OUT = "ROWS_LEFT_OUT"  # kind of the event that tells what writers missed, by writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +90,7 @@ def train(
     stop: StopFlag | None = None,
     drill: Drill | None = None,
     onlooker: Onlooker | None = None,
+    writers: Sequence[Writer] = (),
 ) -> Outcome:
     """Train a new run to its end.
 
@@ -96,6 +103,7 @@ def train(
         stop: lets the caller ask the run to checkpoint and end.
         drill: what goes wrong on purpose; with engine ray only.
         onlooker: shown, once a second, what stall attribution judges and finds.
+        writers: get the numbers of the run besides those that the configuration names, each on a thread of its own.
 
     Raises:
         UserError: bad input; nothing was started.
@@ -105,10 +113,11 @@ def train(
         require_opentelemetry()
     composition = compose(run, config)
     require_here(composition, out, (display or Silent()).tell)
+    require_writers(config.writers)
     with open_registry(out, create=True) as registry:
         begin, origin = _initial_weights(out, registry, init_from, composition) if init_from else (None, {})
         with claimed(config, display, stop, who=run or config.env.id) as session:
-            session.onlooker = onlooker
+            session.onlooker, session.writers = onlooker, writers
             name = _create_run(registry, config, out, run, session, origin)
             return _drive(session, registry, replace(composition, run=name), out, begin=begin, drill=drill)
 
@@ -121,6 +130,7 @@ def resume(
     learners: int | None = None,
     display: Display | None = None,
     stop: StopFlag | None = None,
+    writers: Sequence[Writer] = (),
 ) -> Outcome:
     """Go on with a run from its newest good checkpoint; from its beginning if it never wrote one.
 
@@ -131,6 +141,7 @@ def resume(
         learners: learner ranks from now on, this time; None = as when the run was made.
         display: where progress is shown; nowhere by default.
         stop: lets the caller ask the run to checkpoint and end.
+        writers: as for `train`; told first what of their earlier rows is undone.
 
     Raises:
         UserError: no such run, it is still being driven, or a number of ranks that is not allowed.
@@ -144,6 +155,7 @@ def resume(
         composition = compose(run, config)
         require_here(composition, out, (display or Silent()).tell)
         with claimed(config, display, stop, who=run) as session:
+            session.writers = writers
             registry.acquire(run, lease=session.lease, take_over=take_over)
             _compare_fingerprint(registry, record, session)
             _compare_ranks(registry, run, session, before=made_with.learner.ranks, now=config.learner.ranks)
@@ -255,9 +267,12 @@ def _drive(
     if session.listening:
         record_serving(registry, run, address=session.listening, lease=session.lease)
     wall_before_s = 0.0 if record is None else record.wall_s
+    feed = feed_of(session, registry.run(run), composition.config.writers, out)
+    if record is not None:
+        feed.resumed(*((0, 0) if saved is None else (saved.cut.update, saved.cut.env_steps)))
     begun_ns = clock.now_ns()
     try:
-        with running_engine(session, composition, drill) as engine:
+        with feed, running_engine(session, composition, drill) as engine:
             finish = _run(
                 session,
                 registry,
@@ -266,6 +281,7 @@ def _drive(
                 engine,
                 begin=begin,
                 saved=saved,
+                feed=feed,
                 drill=drill or Drill(),
                 before_s=wall_before_s,
             )
@@ -277,6 +293,8 @@ def _drive(
         registry.finish(run, "failed", verdict=verdict, wall_s=wall_s)
         raise
     wall_s = wall_before_s + (clock.now_ns() - begun_ns) / NS_PER_S
+    if left_out := feed.left_out():
+        registry.record_event(run, ROWS_LEFT_OUT, left_out)
     status: RunStatus = finish.status  # type: ignore[assignment]
     registry.finish(run, status, verdict=finish.verdict, wall_s=wall_s)
     return Outcome(run=run, out=out, status=status, verdict=finish.verdict, error=finish.error)
@@ -291,6 +309,7 @@ def _run(
     *,
     begin: InitialWeights | None,
     saved: SavedRun | None,
+    feed: Feed,
     drill: Drill,
     before_s: float,
 ) -> Finish:
@@ -314,7 +333,8 @@ def _run(
     save = drill.slowed(lambda cut: save_cut(store, cut, engine), clock)
     writer = CheckpointWriter(save, clock, deadline_s=config.deadlines.checkpoint_s)
     writer.start()
-    record = Record(registry, store, run, clock, wall_before_s=before_s)
+    listeners = (harmless(feed, who="the writers"),)
+    record = Record(registry, store, run, clock, wall_before_s=before_s, listeners=listeners)
     record.begin()
     driver = Driver(
         conductor,

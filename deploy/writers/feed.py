@@ -24,16 +24,14 @@ class Feed:
         outboxes: one a writer.
         clock: for the deadline of the end.
         tell: where a person is told how many rows were left out.
-        export: the command that writes them after all.
+        remedy: what to do about them.
     """
 
-    def __init__(
-        self, outboxes: Sequence[Outbox], clock: Clock, tell: Callable[[str], None], *, export: str
-    ) -> None:
+    def __init__(self, outboxes: Sequence[Outbox], clock: Clock, tell: Callable[[str], None], *, remedy: str) -> None:
         self._outboxes = outboxes
         self._clock = clock
         self._tell = tell
-        self._export = export
+        self._remedy = remedy
         self._steps = {0: 0}
         self._unplaced = 0
         self._tallies: list[Tally] = []
@@ -81,7 +79,7 @@ class Feed:
         for tally in self._tallies:
             if left_out := tally.left_out + self._unplaced:
                 why = f" ({tally.error})" if tally.error else ""
-                self._tell(f"WARNING: writer {tally.name} left out {left_out:,} of the rows{why}; {self._export}")
+                self._tell(f"WARNING: writer {tally.name} left out {left_out:,} of the rows{why}; {self._remedy}")
 
     def left_out(self) -> dict[str, Any]:
         """Rows left out by writer, after the end; empty where there are none."""

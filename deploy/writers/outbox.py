@@ -121,9 +121,7 @@ class Outbox:
             if self._thread.is_alive():
                 self._error = self._error or "it was not done at the end of the run"
             waiting = self._in_hand + sum(isinstance(item, _Row) for item in self._todo)
-            return Tally(
-                name=self.name, written=self._written, left_out=self._left_out + waiting, error=self._error
-            )
+            return Tally(name=self.name, written=self._written, left_out=self._left_out + waiting, error=self._error)
 
     def _work(self) -> None:
         opened: list[Writer] = []

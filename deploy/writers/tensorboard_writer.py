@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError
 
@@ -49,7 +49,8 @@ class TensorBoardWriter:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
-        self._opened().file_writer.add_summary(summary, step)
+        files: Any = self._opened().file_writer  # an attribute that torch declares as None
+        files.add_summary(summary, step)
 
     def undo_after(self, step: int) -> None:
         """The next file begins with that."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.errors import ConfigError
+from common.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
     import wandb
@@ -28,7 +28,7 @@ NO_ACCOUNT = ("offline", "dryrun", "disabled")  # modes in which W&B asks for no
 
 
 def require() -> None:
-    """Raises ConfigError where the package is missing, or nobody is logged in: W&B would ask, with the run under way."""
+    """Raises ConfigError where the package is missing, or nobody is logged in: W&B would ask amid the run."""
     try:
         import wandb
     except ImportError as error:
@@ -55,9 +55,16 @@ class WandbWriter:
 
     @classmethod
     def begin(
-        cls, *, project: str, unique: str, name: str, directory: Path, config: Mapping[str, Any]
+        cls,
+        *,
+        project: str,
+        unique: str,
+        name: str,
+        directory: Path,
+        config: Mapping[str, Any],
+        finish_s: float = FINISH_S,
     ) -> WandbWriter:
-        """Begin W&B's run, or go on with it. May take as long as the network does.
+        """Begin W&B's run, or go on with it. May take as long as the network does, a minute and a half at most.
 
         Args:
             project: of W&B.
@@ -65,27 +72,40 @@ class WandbWriter:
             name: shown.
             directory: its files lie in `wandb` below.
             config: the run's configuration.
+            finish_s: for the upload at the end.
+
+        Raises:
+            OutputError: W&B refuses, or does not answer.
         """
         import wandb
 
         directory.mkdir(parents=True, exist_ok=True)
-        run = wandb.init(
-            project=project,
-            id=unique,
-            name=name,
-            resume="allow",
-            dir=str(directory),
-            config=dict(config),
-            settings=wandb.Settings(console="off", finish_timeout=FINISH_S),
-        )
+        try:
+            run = wandb.init(
+                project=project,
+                id=unique,
+                name=name,
+                resume="allow",
+                dir=str(directory),
+                config=dict(config),
+                settings=wandb.Settings(console="off", finish_timeout=finish_s, finish_timeout_raises=True),
+            )
+        except wandb.Error as error:
+            fix = "see that the network and `wandb login` are well, or set WANDB_MODE=offline to upload later"
+            raise OutputError("W&B did not take the run", got=f"{type(error).__name__}: {error}", fix=fix) from error
         run.define_metric(AXIS)
         run.define_metric("*", step_metric=AXIS)
         return cls(run)
 
     @property
+    def is_online(self) -> bool:
+        """Whether rows go to W&B, not only to its files."""
+        return not (self._run.offline or self._run.disabled)
+
+    @property
     def where(self) -> str:
         """Address of the run, or the directory of its files where it is offline."""
-        return str(self._run.url or Path(self._run.dir).parent)
+        return str((self.is_online and self._run.url) or Path(self._run.dir).parent)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """One row of the history."""
@@ -96,8 +116,12 @@ class WandbWriter:
         self._run.log({AXIS: max(0, step), UNDONE: step})
 
     def close(self) -> None:
-        """Upload what is left."""
-        self._run.finish()
+        """Upload what is left. Raises OutputError if that takes too long; the rest lies in W&B's files."""
+        try:
+            self._run.finish()
+        except TimeoutError as error:
+            fix = f"wandb sync {Path(self._run.dir).parent}"
+            raise OutputError("W&B has not taken all rows in time", got=error, fix=fix) from error
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:
