@@ -87,6 +87,7 @@ class RayEngine:
         return [target for target in found if target is not None]
 
     def close(self) -> list[str]:
+        self._ranks.prepare_close()
         faults = self._actors.close()
         self._ranks.close()
         self._endings.wait(CLOSE_S)

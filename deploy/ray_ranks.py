@@ -54,6 +54,7 @@ class RayRanks:
         self._placement = placement
         self._deadlines = composition.config.deadlines
         self._class: Any = ray.remote(RankProcess)
+        self._closing: list[Any] = []
 
     def carry_out(self, command: RankCommand) -> None:
         """Begin a command; one to a rank that is lost is dropped."""
@@ -169,11 +170,14 @@ class RayRanks:
         self._processes.end(process)
         return RankLost(rank=process.index, lease=process.lease, cause=cause, detail=detail)
 
-    def close(self) -> None:
-        """Every process is told to end; one that has spans to send gets a few seconds for it."""
+    def prepare_close(self) -> None:
+        """Those that have spans to send begin to send what is left."""
         if self._setup.spans is not None:
-            calls = [process.handle.close.remote() for process in self._processes if process.presence is not None]
-            if calls:
-                ray.wait(calls, num_returns=len(calls), timeout=CLOSE_S)
+            self._closing = [p.handle.close.remote() for p in self._processes if p.presence is not None]
+
+    def close(self) -> None:
+        """Every process is told to end; one that still sends spans gets a few seconds for it."""
+        if self._closing:
+            ray.wait(self._closing, num_returns=len(self._closing), timeout=CLOSE_S)
         for process in self._processes:
             self._processes.end(process)

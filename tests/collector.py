@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -100,9 +101,32 @@ class Collector:
             thread.join()
 
 
-def collecting(*, status: int = 200, hangs: bool = False) -> Any:
+def collecting(*, status: int = 200, hangs: bool = False) -> AbstractContextManager[Collector]:
     """A collector while the block runs."""
     return Collector(status=status, hangs=hangs).listening()
+
+
+class Absent:
+    """Nobody listens there."""
+
+    posts = 0
+    spans: tuple[Got, ...] = ()
+
+    def __enter__(self) -> Absent:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+MISBEHAVING: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "absent": Absent,
+    "refusing": lambda: collecting(status=500),
+    "busy": lambda: collecting(status=503),
+    "hanging": lambda: collecting(hangs=True),
+}
 
 
 def _got(span: Any, resource: dict[str, Any]) -> Got:
