@@ -19,8 +19,9 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	$(BIN)/truestep train CartPole-v1 --actors 2 --out $(OUT)
 
+# Whole runs one after the other in one process, everything else in a second one beside it.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" --timeout 300
+	$(BIN)/python -m pytest -m "not slow" --timeout 300 -n 2 --dist loadgroup --no-loadscope-reorder
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest --timeout 3600
