@@ -116,7 +116,7 @@ class Outbox:
         """`end`, and wait for it until the deadline; a writer that hangs is left behind with the rows it holds."""
         self.end()
         if self._thread.is_alive():
-            self._thread.join(max(0.0, deadline.remaining_s()))
+            self._thread.join(deadline.remaining_s())
         with self._changed:
             if self._thread.is_alive():
                 self._error = self._error or "it was not done at the end of the run"
