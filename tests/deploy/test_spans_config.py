@@ -33,5 +33,5 @@ def test_a_base_address_is_taken_as_it_is(endpoint: str) -> None:
 )
 def test_what_is_none_is_refused(endpoint: str) -> None:
     """Credentials among it: a configuration is recorded."""
-    with pytest.raises(ConfigError, match="metrics.spans"):
+    with pytest.raises(ConfigError, match=r"metrics\.spans"):
         MetricsConfig(spans=endpoint)
