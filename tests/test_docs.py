@@ -27,7 +27,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").
 NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
 PACKAGES = ("actors", "common", "deploy", "learner", "tests", "benchmarks", "docs")
 LIMIT_S = 90.0
-ON_LIVE_RUNS = ("top", "profile", "doctor")  # nothing that a document could have run by itself
+NOT_TRIED = ("top", "profile", "doctor", "export")  # they need a live run, or the package of an extra
 COMMANDS = ("train", "resume", "evaluate", "runs", "show", "drill", "check", "reproduce", "compare", "replay", "report")
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -157,7 +157,7 @@ def test_make_targets_of_the_documents_exist() -> None:
 def flags() -> dict[str, set[str]]:
     """The flags of each command, from its help."""
     known = {}
-    for name in (*COMMANDS, *ON_LIVE_RUNS):
+    for name in (*COMMANDS, *NOT_TRIED):
         words = [sys.executable, "-m", "deploy", name, "--help"]
         told = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), check=True).stdout
         known[name] = set(FLAG.findall(told))
@@ -168,7 +168,7 @@ def flags() -> dict[str, set[str]]:
 def test_flags_exist(name: str, flags: dict[str, set[str]]) -> None:
     """Those behind `truestep train ...` in its help; those that stand alone in some command's, or in a benchmark."""
     text = (ROOT / name).read_text()
-    for command, rest in re.findall(rf"truestep ({'|'.join((*COMMANDS, *ON_LIVE_RUNS))})\b([^`\n]*)", text):
+    for command, rest in re.findall(rf"truestep ({'|'.join((*COMMANDS, *NOT_TRIED))})\b([^`\n]*)", text):
         assert set(FLAG.findall(rest)) <= flags[command], f"truestep {command}{rest}"
     benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
     known = {flag for each in flags.values() for flag in each} | set(FLAG.findall(benchmarks))

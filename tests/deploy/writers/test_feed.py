@@ -1,4 +1,4 @@
-"""From the run's record to rows: where an evaluation stands, what rollbacks and resumes undo, what is said at the end."""
+"""From the record to rows: where an evaluation stands, what rollbacks and resumes undo, what is said at the end."""
 
 from __future__ import annotations
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from tests.deploy.writers.reading import Curves, board, digest, recorded, same, 
 from tests.deploy.writers.told import Blocked, Heard, Keeping, Raising
 
 WRITERS = {"tensorboard": True}
+DOCUMENT = Path(__file__).parents[3] / "docs" / "writers.md"
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +179,40 @@ def test_no_generator_is_drawn_from(tmp_path: Path) -> None:
     writer.close()
     assert board(tmp_path) == {"a": [(1, 2.0)]}
     assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[index]
+
+
+class Mlflow:
+    """What the example of the documentation uses of MLflow's client."""
+
+    def __init__(self) -> None:
+        self.metrics: list[tuple[str, str, int]] = []
+        self.terminated: list[str] = []
+        self.info = SimpleNamespace(run_id="m1")
+
+    def create_run(self, experiment: str) -> Mlflow:
+        return self
+
+    def log_metric(self, run: str, name: str, value: float, step: int) -> None:
+        assert np.isfinite(value)
+        self.metrics.append((run, name, step))
+
+    def set_tag(self, run: str, key: str, value: object) -> None:
+        """Nothing."""
+
+    def set_terminated(self, run: str) -> None:
+        self.terminated.append(run)
+
+
+def test_the_writer_of_the_documentation_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example, as it stands there, with a stand-in for MLflow's client."""
+    (example,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    client = Mlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=lambda: client))
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    (run,) = (path.name for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    shown = {
+        name for name, points in recorded(tmp_path / "runs", run).items() if np.isfinite([v for _, v in points]).any()
+    }
+    assert {name for _, name, _ in client.metrics} == shown
+    assert client.terminated == ["m1"]
