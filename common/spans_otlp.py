@@ -14,7 +14,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -76,7 +76,9 @@ class OtlpSpans:
         if ending.is_alive():
             self._exporter.shutdown()  # wakes an export that waits to try again
             ending.join(CLOSE_FAILING_S)
-        if not ending.is_alive():
+        if ending.is_alive():
+            self._exporter.tell("no answer yet, and this process ends")
+        else:
             self._exporter.unhush()
 
 
@@ -140,23 +142,24 @@ class _Exporter(SpanExporter):
         self._hush = _Hush()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        with self.hushed():
+        with self.hushed() as said:
             result = self._exporter.export(spans)
         self.failing = result is not SpanExportResult.SUCCESS
-        if self.failing and not self._told:
-            self._told = True
-            logger.warning(
-                "spans do not reach %s (%s); the run goes on, what cannot be sent is dropped; told once",
-                self._url,
-                self._hush.last or "no reason given",
-            )
+        if self.failing:
+            self.tell(said[0] if said else "no reason given")  # the first one names the cause, the last one gives up
         return result
 
-    @contextmanager
-    def hushed(self) -> Iterator[None]:
-        """What the SDK logs in this thread meanwhile is not logged."""
-        with self._hush.here():
-            yield
+    def tell(self, why: str) -> None:
+        """Once."""
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "spans do not reach %s (%s); the run goes on, what cannot be sent is dropped; told once", self._url, why
+            )
+
+    def hushed(self) -> AbstractContextManager[list[str]]:
+        """What the SDK says in this thread meanwhile is not logged; it is in the list."""
+        return self._hush.here()
 
     def shutdown(self) -> None:
         with self.hushed():
@@ -175,19 +178,19 @@ class _Hush(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.last = ""
-        self._threads: set[int] = set()
+        self._said: dict[int, list[str]] = {}  # by thread
         for name in TALKATIVE:
             logging.getLogger(name).addFilter(self)
 
     @contextmanager
-    def here(self) -> Iterator[None]:
+    def here(self) -> Iterator[list[str]]:
+        """What is said in this thread meanwhile."""
         thread = threading.get_ident()
-        self._threads.add(thread)
+        said = self._said[thread] = []
         try:
-            yield
+            yield said
         finally:
-            self._threads.discard(thread)
+            del self._said[thread]
 
     def remove(self) -> None:
         """Of no effect any more."""
@@ -195,9 +198,10 @@ class _Hush(logging.Filter):
             logging.getLogger(name).removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.thread not in self._threads:
+        said = self._said.get(record.thread or 0)
+        if said is None:
             return True
-        self.last = record.getMessage()
+        said.append(record.getMessage())
         return False
 
 

@@ -166,11 +166,11 @@ class ActorProcess:
         prepare(self._setup, clock, threads=ACTOR_THREADS)
         registry = new_registry()
         self._metrics = harmless(ActorMetrics(registry), who=self._config.who)
-        self._spans = open_spans(self._setup.spans, clock, who=self._config.who)
         self._process_metrics = ProcessMetrics(registry, clock, who=self._config.who)
         self._process_metrics.start()
         self._worker = ActorWorker(self._config, self._evaluation, clock)
         facts = self._worker.start(snapshot)
+        self._spans = open_spans(self._setup.spans, clock, who=self._config.who)  # not before environments are forked
         presence, self._server = start_serving(self._setup, registry, self._config.who, clock)
         name_this_thread(self._config.who)
         return facts, presence

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -99,10 +101,11 @@ def test_readings_of_the_clock_become_wall_clock_labels() -> None:
 
 
 def test_the_offset_takes_a_reading_to_the_wall_clock() -> None:
-    """Two offsets asked for at once differ by less than a second, whatever the readings are."""
-    clock = MonotonicClock()
-    assert abs(epoch_offset_ns(clock) - epoch_offset_ns(clock)) < 1_000_000_000
-    assert 1_600_000_000 < (clock.now_ns() + epoch_offset_ns(clock)) / 1e9 < 10_000_000_000
+    """Whatever the reading is."""
+    reading_ns = 10**18
+    before_ns = time.time_ns()
+    labelled_ns = reading_ns + epoch_offset_ns(ManualClock(start_ns=reading_ns))
+    assert before_ns <= labelled_ns <= time.time_ns()
 
 
 def test_each_instance_has_a_resource_of_its_own() -> None:
@@ -156,7 +159,16 @@ def test_a_trace_around_the_run_is_left_alone() -> None:
     assert (span.parent, span.trace) == ("", f"{0xABC:032x}")
 
 
-def test_threads_may_send_at_once() -> None:
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as the interpreter lets them."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before_s)
+
+
+def test_threads_may_send_at_once(restless: None) -> None:
     """Ranks of engine inline do: every span keeps its own ids."""
     with collecting() as collector:
         with closing(OtlpSpans(collector.endpoint, IDENTITY, ManualClock())) as spans:
@@ -188,8 +200,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", MISBEHAVING)
-def test_closing_does_not_wait_for_a_collector(kind: str, quick: None) -> None:
-    """Which still misbehaves when closing has returned."""
+def test_closing_does_not_wait_for_a_collector(kind: str, quick: None, caplog: pytest.LogCaptureFixture) -> None:
+    """Which still misbehaves when closing has returned. That spans are lost is told, however short the run was."""
     clock = MonotonicClock()
     with MISBEHAVING[kind]() as collector:
         spans = OtlpSpans(collector.endpoint, IDENTITY, clock)
@@ -199,6 +211,7 @@ def test_closing_does_not_wait_for_a_collector(kind: str, quick: None) -> None:
         spans.close()
         assert (clock.now_ns() - start_ns) / 1e9 < PATIENCE_S
         assert len(collector.spans) == 0
+    assert [each.name for each in caplog.records] == ["common.spans_otlp"]
 
 
 @pytest.mark.parametrize("kind", ["absent", "refusing"])
