@@ -110,8 +110,8 @@ class Spans(Protocol):
         """Have spans of `instance` (actor-3) sent some time later; `make` is called at once, if at all. Never waits."""
         ...
 
-    def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
+    def close(self) -> str:
+        """Send what is left, for a few seconds at most; returns what was wrong with the collector, "" if nothing."""
         ...
 
 
@@ -121,8 +121,8 @@ class NoSpans:
     def send(self, instance: str, make: Callable[[SpanIdentity], Iterable[SpanRecord]]) -> None:
         return None
 
-    def close(self) -> None:
-        return None
+    def close(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

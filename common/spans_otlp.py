@@ -68,8 +68,8 @@ class OtlpSpans:
             for record in records:
                 sender.send(record, offset_ns)
 
-    def close(self) -> None:
-        """Send what is left; returns after 3 s at most. What is not sent by then is lost."""
+    def close(self) -> str:
+        """Send what is left, for little more than 3 s at most. What is not sent by then is lost."""
         ending = threading.Thread(target=self._processor.shutdown, name="spans-close", daemon=True)
         ending.start()
         ending.join(CLOSE_FAILING_S if self._exporter.failing else CLOSE_S)
@@ -80,6 +80,7 @@ class OtlpSpans:
             self._exporter.tell("no answer yet, and this process ends")
         else:
             self._exporter.unhush()
+        return self._exporter.complaint
 
 
 class _Instance:
@@ -138,7 +139,7 @@ class _Exporter(SpanExporter):
         self.failing = False
         self._url = url
         self._exporter = OTLPSpanExporter(endpoint=url)
-        self._told = False
+        self.complaint = ""
         self._hush = _Hush()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -151,11 +152,9 @@ class _Exporter(SpanExporter):
 
     def tell(self, why: str) -> None:
         """Once."""
-        if not self._told:
-            self._told = True
-            logger.warning(
-                "spans do not reach %s (%s); the run goes on, what cannot be sent is dropped; told once", self._url, why
-            )
+        if not self.complaint:
+            self.complaint = f"spans do not reach {self._url} ({why})"
+            logger.warning("%s; the run goes on, what cannot be sent is dropped; told once", self.complaint)
 
     def hushed(self) -> AbstractContextManager[list[str]]:
         """What the SDK says in this thread meanwhile is not logged; it is in the list."""

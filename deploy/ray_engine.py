@@ -89,7 +89,7 @@ class RayEngine:
     def close(self) -> list[str]:
         self._ranks.prepare_close()
         faults = self._actors.close()
-        self._ranks.close()
+        faults += self._ranks.close()
         self._endings.wait(CLOSE_S)
         for file in self._last_words.iterdir():
             file.unlink(missing_ok=True)

@@ -298,9 +298,9 @@ class RankProcess:
         state = self._rank.state()
         return state, state.updates
 
-    def close(self) -> None:
-        """Send what is left to send; the process is ended afterwards."""
-        self._spans.close()
+    def close(self) -> str:
+        """Send what is left to send; the process is ended afterwards. Returns what was wrong with that, in words."""
+        return self._spans.close()
 
     def _note_sigterm(self) -> None:
         """SIGTERM to one rank is told with its next report and ends the run at a checkpoint.

@@ -6,6 +6,7 @@ from secrets import token_hex
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from deploy.compose import Composition
 from deploy.conductor.messages import (
@@ -161,6 +162,13 @@ class RayRanks:
             case StopRank():
                 self._processes.end(process)
 
+    def _complaints(self) -> list[str]:
+        done, _ = ray.wait(self._closing, num_returns=len(self._closing), timeout=CLOSE_S)
+        try:
+            return [complaint for complaint in ray.get(done, timeout=CLOSE_S) if complaint][:1]
+        except RayError as error:  # a rank that dies while it closes has nothing left to lose
+            return [f"a learner rank did not send its last spans: {error}"]
+
     def failed(self, failure: Failure) -> Event:
         """What a new process would raise again ends the run; whatever else costs the rank its process."""
         if isinstance(failure.cause, FATAL):
@@ -175,9 +183,13 @@ class RayRanks:
         if self._setup.spans is not None:
             self._closing = [p.handle.close.remote() for p in self._processes if p.presence is not None]
 
-    def close(self) -> None:
-        """Every process is told to end; one that still sends spans gets a few seconds for it."""
-        if self._closing:
-            ray.wait(self._closing, num_returns=len(self._closing), timeout=CLOSE_S)
+    def close(self) -> list[str]:
+        """Every process is told to end; one that still sends spans gets a few seconds for it.
+
+        Returns:
+            What the first of those that had a complaint says of its collector: the log of a process is seldom read.
+        """
+        complaints = self._complaints() if self._closing else []
         for process in self._processes:
             self._processes.end(process)
+        return complaints

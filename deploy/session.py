@@ -375,5 +375,7 @@ def _announce(session: Session, composition: Composition, out: Path, saved: Save
     tell(f"run record   {out / REGISTRY_FILE}")
     if session.listening:
         tell(f"metrics      http://{session.listening}/metrics, all processes: http://{session.listening}/targets")
+    if config.metrics.spans:
+        tell(f"spans        {config.metrics.spans}")
     if saved is not None:
         tell(f"resuming     from {saved.info.name}: update {saved.cut.update}, {saved.cut.env_steps:,} steps")

@@ -15,6 +15,7 @@ from common.errors import UserError
 from common.ledger import TRAINED, Ledger, LedgerFragment
 from common.runs import RunRegistry
 from deploy.config import parse_config
+from deploy.display import Silent
 from deploy.driver import StopFlag
 from deploy.session import resume, train
 from tests.collector import MISBEHAVING, Got, collecting
@@ -41,6 +42,16 @@ class Traced:
 
     def by_ids(self) -> dict[tuple[str, str], Got]:
         return {span.ids: span for span in self.spans}
+
+
+class Listening(Silent):
+    """What is told while a run goes on."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def tell(self, text: str) -> None:
+        self.lines.append(text)
 
 
 def plain(endpoint: str, **changes: Any) -> dict[str, Any]:
@@ -192,6 +203,19 @@ def test_a_bad_collector_costs_a_log_record_and_no_bit(
         assert (outcome.status, len(collector.spans)) == ("finished", 0)
     assert digests(tmp_path, "r") == synchronous.digests
     assert [record.name for record in caplog.records] == ["common.spans_otlp"]
+
+
+@pytest.mark.slow
+def test_processes_do_not_wait_for_a_collector_that_hangs(cluster: None, synchronous: Traced, tmp_path: Path) -> None:
+    """Nor does the driver wait for them: the run ends well, with the bits of the one inline, and says so once."""
+    display = Listening()
+    with collecting(hangs=True) as collector:
+        config = parse_config(plain(collector.endpoint, engine="ray"))
+        assert train(config, out=tmp_path, run="r", display=display).status == "finished"
+        assert collector.posts >= 4  # of two actors and two ranks
+    (warning,) = [line for line in display.lines if line.startswith("WARNING")]
+    assert f"spans do not reach {collector.endpoint}" in warning
+    assert digests(tmp_path, "r") == synchronous.digests
 
 
 def test_a_run_is_resumed_where_opentelemetry_is_gone(
