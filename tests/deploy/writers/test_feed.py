@@ -19,7 +19,7 @@ from deploy.writers.tensorboard_writer import TensorBoardWriter
 from deploy.writers.writer import NOTHING_STANDS, Writer
 from tests.deploy.standing import Standing
 from tests.deploy.test_record import commit, evaluated
-from tests.deploy.writers.reading import board, recorded, same
+from tests.deploy.writers.reading import board, recorded, same, texts
 from tests.deploy.writers.told import Blocked, Heard, Keeping
 
 
@@ -58,7 +58,7 @@ def test_rows_stand_at_the_steps_of_their_update(registry: RunRegistry, tmp_path
 def test_after_a_rollback_tensorboard_has_what_the_registry_has(registry: RunRegistry, tmp_path: Path) -> None:
     """No row of what was undone: neither of updates nor of an evaluation; what was made again is there once."""
     standing, heard = Standing(), Heard()
-    writer = TensorBoardWriter(tmp_path / "r" / "tensorboard", "")
+    writer = TensorBoardWriter(tmp_path / "r" / "tensorboard", "its configuration")
     with feed_to(writer, heard) as feed:
         record = recording(registry, tmp_path, feed)
         for update in range(5):
@@ -73,6 +73,7 @@ def test_after_a_rollback_tensorboard_has_what_the_registry_has(registry: RunReg
     assert same(shown, recorded(tmp_path, "r"))
     assert shown["run/term"] == [(100, 0.0), (200, 0.0), (300, 1.0), (400, 1.0)]
     assert [step for step, _ in shown["evaluation/mean"]] == [100, 200]
+    assert texts(tmp_path / "r" / "tensorboard") == [(0, "its configuration")]  # once a driving
 
 
 def test_a_rollback_to_the_beginning_and_back_again(registry: RunRegistry, tmp_path: Path) -> None:
