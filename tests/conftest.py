@@ -10,6 +10,7 @@ torch.set_num_threads(1)  # two on two shared cores wait for each other longer t
 WHOLE_RUNS = ("tests/e2e/", "tests/watching/", "tests/pod/", "tests/net/", "tests/test_docs.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before groups become part of names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `-n`: tests of whole runs are one group and begin first; each other file is a group of its own."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
