@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -79,6 +80,15 @@ def test_the_run_is_told_who_it_is(out: Path) -> None:
         ("env_steps", ""),
         ("*", "env_steps"),
     ]
+
+
+def test_runs_of_one_name_are_not_one_run_of_wandb(out: Path) -> None:
+    """Made elsewhere, or at another time: another id. The same over resumes, which change neither."""
+    with RunRegistry.open(out / "runs.sqlite", read_only=True) as registry:
+        record = registry.run("r")
+    others = [dataclasses.replace(record, out="elsewhere"), dataclasses.replace(record, created_wall="later")]
+    assert len({unique_id(each) for each in (record, *others)}) == 3
+    assert unique_id(dataclasses.replace(record, updates=99, status="running")) == unique_id(record)
 
 
 def test_an_export_is_a_run_of_its_own_with_the_same_rows(out: Path, tmp_path: Path) -> None:
