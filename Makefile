@@ -21,7 +21,7 @@ run: $(STAMP)
 
 # Whole runs one after the other in one process, everything else in a second one beside it.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" --timeout 300 -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow" --timeout 300 -n 2 --no-loadscope-reorder
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest --timeout 3600

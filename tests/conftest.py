@@ -1,6 +1,7 @@
 """How tests share a machine of two cores: one thread for torch in each process, and one whole run at a time."""
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +11,19 @@ torch.set_num_threads(1)  # two on two shared cores wait for each other longer t
 WHOLE_RUNS = ("tests/e2e/", "tests/watching/", "tests/pod/", "tests/net/", "tests/test_docs.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before groups become part of names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n`: tests of whole runs are one group and begin first; each other file is a group of its own."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    items.sort(key=lambda item: not item.nodeid.startswith(WHOLE_RUNS))  # stable: the order within stays
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("whole-runs" if file.startswith(WHOLE_RUNS) else file))
+    """Under `-n` whole runs begin first: they take longest."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not item.nodeid.startswith(WHOLE_RUNS))  # stable: the order within stays
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Under `-n` all whole runs go to one process; of the rest, each file does."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneWholeRunAtATime(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "whole runs" if nodeid.startswith(WHOLE_RUNS) else nodeid.partition("::")[0]
+
+    return OneWholeRunAtATime(config, log)
