@@ -106,10 +106,14 @@ def truestep_impala(*, bfloat16: bool = False) -> Contender:
     return Contender(name=name, module="benchmarks.truestep_impala", flags=flags)
 
 
-def rllib(python: str = sys.executable, *, vectorise: str = "vector_entry_point", learners: int = 0) -> Contender:
-    """RLlib's IMPALA: how it holds environments, and whether its learner is a process or a thread of its driver."""
-    flags = (f"--vectorise={vectorise}", f"--learners={learners}")
-    return Contender(name="rllib", module="benchmarks.peers.rllib_impala", flags=flags, python=python)
+def rllib(
+    python: str = sys.executable, *, vectorise: str = "vector_entry_point", learners: int = 0, our_module: bool = False
+) -> Contender:
+    """RLlib's IMPALA: how it holds environments, whether its learner is a process or a thread of its driver, and
+    whether it computes with its own model or with one that was written for it here."""
+    name, module = ("rllib, our module", "ours") if our_module else ("rllib", "own")
+    flags = (f"--vectorise={vectorise}", f"--learners={learners}", f"--module={module}")
+    return Contender(name=name, module="benchmarks.peers.rllib_impala", flags=flags, python=python)
 
 
 def plain_pong(*, bfloat16: bool = False) -> Contender:

@@ -28,12 +28,14 @@ class Target:
         setting: the work.
         least: ratio of truestep over RLlib.
         rllib_trials: ways in which RLlib may hold environments and its learner, of which the fastest takes part.
+        rllib_module: RLlib takes part a second time, without a promise, with a network that was written for it here.
         others: whoever is measured beside them, without a promise.
     """
 
     setting: ImpalaSetting
     least: float
     rllib_trials: tuple[tuple[str, int], ...]
+    rllib_module: bool = False
     others: tuple[Contender, ...] = ()
 
 
@@ -47,6 +49,7 @@ TARGETS = {
         setting=ImpalaSetting(env=PONG, actors=2, lanes=32, rows=16),
         least=2.3,
         rllib_trials=(("vector_entry_point", 0), ("vector_entry_point", 1)),
+        rllib_module=True,
         others=(
             contenders.truestep_impala(bfloat16=True),
             contenders.plain_pong(),
@@ -70,7 +73,8 @@ def measure(target: Target, rllib_python: str, *, trials: bool, rounds: int, sec
     if trials:
         with suppress(NotInstalled):  # then the first round says so
             rllib = fastest(variants, target.setting, seconds=seconds, warmup_s=WARMUP_S)
-    field = [contenders.truestep_impala(), rllib, *target.others]
+    beside = [contenders.rllib(rllib_python, our_module=True)] if target.rllib_module else []
+    field = [contenders.truestep_impala(), rllib, *beside, *target.others]
     return interleaved(field, target.setting, rounds=rounds, seconds=seconds, warmup_s=WARMUP_S)
 
 

@@ -1,10 +1,13 @@
 """RLlib's IMPALA (new API stack) on the same work (optional extra `rllib`).
 
     python -m benchmarks.peers.rllib_impala --env CartPole-v1 --actors 2 --lanes 256 --rows 32 [--vectorise sync]
+                                          [--module ours] [--learners 1]
 
 Its own sampling, queues, V-trace learner and defaults where the work leaves a choice. For Pong it gets ALE's vector
-environment and exactly the network of the others, as a module of its own that reads channels where ALE keeps them:
-neither a copy of the frames nor a larger network is put on it.
+environment, and the network of the others in one of two ways:
+
+    --module own    RLlib's own model, by RLlib's options: what its users have; frames must be float32, channels last
+    --module ours   written here as a module for RLlib: it takes bytes and reads channels where ALE keeps them
 
 It needs other versions of Gymnasium than truestep, so it usually lives in an environment of its own.
 """
@@ -26,6 +29,8 @@ from benchmarks.rates import Meter
 from common.clock import MonotonicClock
 
 REPORT_EVERY_S = 0.5  # of training between two looks at its counters
+
+RLLIB_PONG = "truestep-bench/RllibPong-v0"  # of benchmarks.peers.rllib_pong, which only RLlib's workers import
 
 try:
     import ray
@@ -67,13 +72,36 @@ class NatureModule(TorchRLModule, ValueFunctionAPI):
         return self.value(self._features(batch) if embeddings is None else embeddings)[..., 0]
 
 
-def configuration(order: ImpalaOrder, *, vectorise: str, learners: int) -> Any:
+def environment(name: str, *, module: str) -> tuple[str, dict[str, Any]]:
+    """What RLlib is to make, and its options."""
+    if name != PONG:
+        return name, {}
+    env = f"ale_py:{PONG}" if module == "ours" else f"benchmarks.peers.rllib_pong:{RLLIB_PONG}"
+    return env, {"num_threads": work.PONG_THREADS}
+
+
+def network(name: str, *, module: str) -> dict[str, Any]:
+    """The network of the work, as arguments of `rl_module`."""
+    if name == PONG and module == "ours":
+        return {"rl_module_spec": RLModuleSpec(module_class=NatureModule)}
+    if name == PONG:
+        model = DefaultModelConfig(
+            conv_filters=[[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+            conv_activation="relu",
+            head_fcnet_hiddens=[work.FEATURES],
+            head_fcnet_activation="relu",
+            vf_share_layers=True,
+        )
+    else:
+        model = DefaultModelConfig(fcnet_hiddens=list(work.HIDDEN), fcnet_activation="tanh", vf_share_layers=False)
+    return {"model_config": model}
+
+
+def configuration(order: ImpalaOrder, *, vectorise: str, learners: int, module: str) -> Any:
     """Its configuration for the work."""
     setting = order.setting
-    pong = setting.env == PONG
-    env = f"ale_py:{setting.env}" if pong else setting.env
-    own = pong and vectorise == "vector_entry_point"
-    config = IMPALAConfig().environment(env, env_config={"num_threads": work.PONG_THREADS} if own else {})
+    env, options = environment(setting.env, module=module)
+    config = IMPALAConfig().environment(env, env_config=options)
     config.env_runners(
         num_env_runners=setting.actors,
         num_envs_per_env_runner=setting.lanes,
@@ -89,10 +117,7 @@ def configuration(order: ImpalaOrder, *, vectorise: str, learners: int) -> Any:
         entropy_coeff=work.ENTROPY_COEFFICIENT,
         grad_clip=work.MAX_GRADIENT_NORM,
     )
-    layers = DefaultModelConfig(fcnet_hiddens=list(work.HIDDEN), fcnet_activation="tanh", vf_share_layers=False)
-    config.rl_module(
-        **({"rl_module_spec": RLModuleSpec(module_class=NatureModule)} if pong else {"model_config": layers})
-    )
+    config.rl_module(**network(setting.env, module=module))
     config.reporting(min_time_s_per_iteration=REPORT_EVERY_S)
     return config.debugging(seed=order.seed, log_level="ERROR")
 
@@ -107,11 +132,11 @@ def steps_of(result: dict[str, Any]) -> int:
     return 0 if math.isnan(sampled) or math.isnan(trained) else int(min(sampled, trained))
 
 
-def run(order: ImpalaOrder, *, vectorise: str, learners: int) -> str:
+def run(order: ImpalaOrder, *, vectorise: str, learners: int, module: str) -> str:
     """Train, measure, and give the reading as a line."""
     torch.set_num_threads(order.threads)
     ray.init(num_cpus=order.setting.actors + learners + 2, include_dashboard=False, log_to_driver=False)
-    algorithm = configuration(order, vectorise=vectorise, learners=learners).build_algo()
+    algorithm = configuration(order, vectorise=vectorise, learners=learners, module=module).build_algo()
     meter, steps = None, 0
     while meter is None or not meter.done:
         now = steps_of(algorithm.train())
@@ -128,8 +153,9 @@ def main() -> None:
     parser = impala_parser("IMPALA of RLlib.")
     parser.add_argument("--vectorise", choices=("sync", "vector_entry_point"), default="vector_entry_point")
     parser.add_argument("--learners", type=int, choices=(0, 1), default=0, help="1 = a learner process of its own")
+    parser.add_argument("--module", choices=("own", "ours"), default="own", help="whose model, on Pong")
     order, own = parse_impala_order(parser)
-    print(run(order, vectorise=own.vectorise, learners=own.learners))
+    print(run(order, vectorise=own.vectorise, learners=own.learners, module=own.module))
 
 
 if __name__ == "__main__":

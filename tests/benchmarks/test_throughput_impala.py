@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import contenders, throughput
 from benchmarks.contenders import ROOT
+from benchmarks.peers import rllib_pong
 from benchmarks.peers.impala_setting import (
     CARTPOLE,
     PONG,
@@ -110,9 +111,26 @@ def test_a_contender_gets_the_whole_setting() -> None:
     parser = impala_parser("")
     parser.add_argument("--vectorise")
     parser.add_argument("--learners", type=int)
+    parser.add_argument("--module")
     order, own = parse_impala_order(parser, command[3:])
     assert (order.setting, order.seconds, order.warmup_s, order.threads) == (SETTING, 3.0, 1.5, 2)
-    assert own.learners == 1
+    assert own.learners == 1 and own.module == "own"
+
+
+def test_the_promise_is_against_rllib_with_its_own_model() -> None:
+    """The network that was written for it here is measured beside it, under a name of its own."""
+    ours = contenders.rllib(our_module=True)
+    assert "--module=ours" in ours.flags and ours.name != RLLIB == contenders.rllib().name
+    assert TARGETS["pong"].rllib_module
+
+
+def test_frames_as_rllibs_model_takes_them() -> None:
+    """Channels last, from -1 to 1."""
+    pixels = np.zeros((2, 4, 84, 84), np.uint8)
+    pixels[1, 3, 5, 7] = 192
+    seen = rllib_pong.seen(pixels)
+    assert seen.shape == (2, 84, 84, 4) and seen.dtype == np.float32
+    assert seen[1, 5, 7, 3] == 0.5 and seen[0, 0, 0, 0] == -1.0
 
 
 @pytest.mark.parametrize("flags", [["--actors=0"], ["--rows=0"], ["--env=Other-v0"], ["--seconds=-1"]])
