@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	$(BIN)/truestep train CartPole-v1 --actors 2 --out $(OUT)
 
-# Whole runs one after the other in one process, everything else in a second one beside it.
+# Runs over Ray one after the other in one process, everything else in a second one beside it.
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" --timeout 300 -n 2 --no-loadscope-reorder
 

@@ -189,8 +189,8 @@ class WritersConfig:
 
     Attributes:
         tensorboard: write `tensorboard` in the run's directory; needs the extra `tensorboard`.
-        wandb: send them to Weights & Biases, by its own variables (`WANDB_MODE`, `WANDB_API_KEY` and the rest); needs the
-            extra `wandb`.
+        wandb: send them to Weights & Biases, by its own variables (`WANDB_MODE`, `WANDB_API_KEY` and the rest); needs
+            the extra `wandb`.
         wandb_project: of W&B.
     """
 

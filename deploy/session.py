@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from common.clock import NS_PER_S
 from common.errors import (
     EXIT_FINISHED,
     EXIT_RESUMABLE,
-    CheckpointError,
-    ConfigError,
     TruestepError,
 )
 from common.harmless import harmless
@@ -28,6 +25,7 @@ from common.spans import require_opentelemetry
 from deploy.attribution.attribution import Attribution, Onlooker
 from deploy.attribution.observer import Observer
 from deploy.attribution.timed import TimedRecorder
+from deploy.beginning import compare_fingerprint, compare_ranks, create_run, initial_weights, newest_saved
 from deploy.compose import Composition, compose
 from deploy.conductor.conductor import Conductor
 from deploy.conductor.messages import Cut, Finish
@@ -36,12 +34,11 @@ from deploy.display import Display, Silent
 from deploy.drill_faults import Drill
 from deploy.driver import Driver, StopFlag
 from deploy.engines import Engine
-from deploy.facts import fingerprint, gather_facts
 from deploy.outputs import REGISTRY_FILE, checkpoint_store, open_registry
 from deploy.preflight.preflight import require_here
 from deploy.record import Record
 from deploy.resources import Session, claimed, running_engine
-from deploy.saved import SavedRun, read_saved, save_cut, with_frames
+from deploy.saved import SavedRun, save_cut, with_frames
 from deploy.serving import record_serving
 from deploy.sync_tally import SyncTally
 from deploy.watch import Watch
@@ -115,10 +112,10 @@ def train(
     require_here(composition, out, (display or Silent()).tell)
     require_writers(config.writers)
     with open_registry(out, create=True) as registry:
-        begin, origin = _initial_weights(out, registry, init_from, composition) if init_from else (None, {})
+        begin, origin = initial_weights(out, registry, init_from, composition) if init_from else (None, {})
         with claimed(config, display, stop, who=run or config.env.id) as session:
             session.onlooker, session.writers = onlooker, writers
-            name = _create_run(registry, config, out, run, session, origin)
+            name = create_run(registry, config, out, run, session, origin)
             return _drive(session, registry, replace(composition, run=name), out, begin=begin, drill=drill)
 
 
@@ -157,96 +154,11 @@ def resume(
         with claimed(config, display, stop, who=run) as session:
             session.writers = writers
             registry.acquire(run, lease=session.lease, take_over=take_over)
-            _compare_fingerprint(registry, record, session)
-            _compare_ranks(registry, run, session, before=made_with.learner.ranks, now=config.learner.ranks)
-            saved = _newest(out, registry, composition, session)
+            compare_fingerprint(registry, record, session)
+            compare_ranks(registry, run, session, before=made_with.learner.ranks, now=config.learner.ranks)
+            saved = newest_saved(out, registry, composition, session)
             registry.set_status(run, "running")
             return _drive(session, registry, composition, out, saved=saved, record=record)
-
-
-def _facts() -> dict[str, Any]:
-    facts = gather_facts()
-    return {**facts, "fingerprint": fingerprint(facts)}
-
-
-def _compare_fingerprint(registry: RunRegistry, record: RunRecord, session: Session) -> None:
-    """Bits are promised for equal fingerprints only: where it differs, the run and its record say so."""
-    before, now = record.facts.get("fingerprint", ""), _facts()["fingerprint"]
-    if before != now:
-        registry.record_event(record.run, "FINGERPRINT_CHANGED", {"before": before, "now": now})
-        session.display.tell(
-            "WARNING: code, versions or processor differ from when the run was made: it goes on, but its parameters "
-            "may differ in the last bits from those of the unbroken run"
-        )
-
-
-def _compare_ranks(registry: RunRegistry, run: str, session: Session, *, before: int, now: int) -> None:
-    """Sums over another number of parts are rounded otherwise."""
-    if before != now:
-        registry.record_event(run, "RANKS_CHANGED", {"before": before, "now": now})
-        session.display.tell(
-            f"WARNING: {now} learner ranks instead of the {before} that the run was made with: it goes on, but its "
-            "parameters may differ in rounding from those of the unbroken run"
-        )
-
-
-def _create_run(
-    registry: RunRegistry, config: RunConfig, out: Path, run: str, session: Session, origin: dict[str, str]
-) -> str:
-    """`origin`: the checkpoint that the run begins with, if it does."""
-    facts = _facts() | ({"init_from": origin} if origin else {})
-    base = f"{config.env.id.rpartition(':')[2]}-{config.algo}-s{config.seed}"
-    name = run or registry.unused_name(base.replace("/", "-"))
-    registry.create_run(
-        run=name,
-        env=config.env.id,
-        algo=config.algo,
-        seed=config.seed,
-        engine=config.engine,
-        config=config.to_plain(),
-        facts=facts,
-        out=str((out / name).absolute()),
-    )
-    registry.acquire(name, lease=session.lease)
-    return name
-
-
-def _initial_weights(
-    out: Path, registry: RunRegistry, source: str, composition: Composition
-) -> tuple[InitialWeights, dict[str, str]]:
-    """The newest weights of another run, and which they are, for the record."""
-    registry.run(source)
-    checkpoint = checkpoint_store(out, source).newest_good(lambda name, error: None)
-    if checkpoint is None:
-        raise ConfigError(f"--init-from: run {source!r} has no checkpoint", fix="choose another run")
-    state = read_saved(checkpoint).learner
-    if state.manifest_fingerprint != composition.network:
-        raise ConfigError(
-            f"--init-from: run {source!r} trained another network",
-            got=f"network {state.manifest_fingerprint[:12]}",
-            allowed=f"network {composition.network[:12]}",
-            fix="use the spaces and the net configuration of that run",
-        )
-    origin = {"run": source, "checkpoint": checkpoint.info.name, "parameter_digest": state.parameter_digest}
-    return state.as_beginning(), origin
-
-
-def _newest(out: Path, registry: RunRegistry, composition: Composition, session: Session) -> SavedRun | None:
-    """The newest good checkpoint; damaged ones are named, loudly, and what lies behind it is given up."""
-    run = composition.run
-    store = checkpoint_store(out, run, keep_last=composition.config.checkpoint.keep_last)
-
-    def skipped(name: str, error: CheckpointError) -> None:
-        session.display.tell(f"WARNING: checkpoint {name} is damaged and was passed over: {error}")
-        registry.record_event(run, "CHECKPOINT_SKIPPED", {"name": name, "error": str(error)})
-
-    checkpoint = store.newest_good(skipped)
-    saved = None if checkpoint is None else read_saved(checkpoint)
-    update = 0 if saved is None else saved.cut.update
-    store.discard_after(update)
-    registry.truncate_after(run, update, term=None if saved is None else saved.cut.term)
-    registry.prune_checkpoints(run, store.names())
-    return saved
 
 
 def _drive(

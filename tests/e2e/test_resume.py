@@ -63,7 +63,8 @@ def test_going_on_from_any_checkpoint_gives_the_unbroken_run(
     for name in checkpoints(cut, "r"):
         if int(name.removeprefix("update-")) > update:
             shutil.rmtree(cut / "r" / "checkpoints" / name)
-    assert resume("r", out=cut).status == "finished"
+    outcome = resume("r", out=cut)
+    assert outcome.status == "finished", outcome.verdict
     assert digests(cut, "r") == made
 
 
