@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from actors.evaluate import EvaluationResult
 from common.clock import ManualClock, MonotonicClock, wait_until
 from common.errors import CheckpointError
 from common.manifest import CheckpointInfo
 from deploy.conductor.messages import CheckpointWritten, Cut
-from deploy.writer import CheckpointWriter
+from deploy.writer import MOST_HELD, CheckpointWriter
 from tests.deploy.test_saved import cut_of
 
 DEADLINE_S = 60.0
@@ -114,6 +115,35 @@ def test_a_write_that_hangs_is_given_up_at_its_deadline() -> None:
         assert writer.result_nowait() is None
 
 
+def test_a_disk_that_is_too_slow_piles_up_no_cuts() -> None:
+    """Of those that wait the oldest is left out and told, but not the best of them, and never the newest."""
+    clock, gate, begun, order = ManualClock(), threading.Event(), threading.Event(), []
+
+    def save(cut: Cut) -> CheckpointInfo:
+        order.append(cut.update)
+        begun.set()
+        assert gate.wait(ENOUGH_S)
+        return info(cut)
+
+    with writer_of(save, clock) as writer:
+        writer.write(cut_of(update=1))
+        assert begun.wait(ENOUGH_S)
+        for update, score in ((2, 7.0), (3, None), (4, 9.0), (5, 8.0), (6, None)):
+            writer.write(cut_of(update=update, evaluation=score and evaluated(score), final_evaluation=None))
+        left_out = [result(writer) for _ in range(3)]
+        assert [written.update for written, _ in left_out] == [3, 2, 5]
+        assert all("left out for newer ones" in written.error and seconds == 0.0 for written, seconds in left_out)
+        assert writer.busy
+        gate.set()
+        assert [result(writer)[0].name for _ in range(3)] == ["c1", "c4", "c6"]
+        assert not writer.busy
+    assert order == [1, 4, 6]
+
+
+def evaluated(mean: float) -> EvaluationResult:
+    return EvaluationResult(version=1, returns=(mean,), lengths=(1,), unfinished=0)
+
+
 def test_nothing_expires_while_nothing_is_written() -> None:
     """An idle writer has no deadline, and the first cut after a long time has a whole one."""
     clock, gate = ManualClock(), threading.Event()
@@ -142,9 +172,9 @@ def test_close_writes_what_was_given_and_ends_the_thread() -> None:
         return info(cut)
 
     with writer_of(save, clock) as writer:
-        for update in range(5):
+        for update in range(MOST_HELD):
             writer.write(cut_of(update=update))
-    assert order == list(range(5))
+    assert order == list(range(MOST_HELD))
     assert "checkpoint-writer" not in [thread.name for thread in threading.enumerate()]
 
 
