@@ -216,7 +216,7 @@ class PlacementConfig:
         actors: likewise for actors, which are spread over all nodes that have it.
         ranks: pack = on as few nodes as they fit on; strict-pack = on one node; spread = on as many as possible.
         wait_s: for the cluster to have places for every rank and for `actors.least` actors, before the run is refused;
-            with an autoscaler, as long as nodes take to start, but less than `metrics.stall_s`.
+            with an autoscaler, as long as nodes take to start.
     """
 
     learner: str = ""

@@ -77,6 +77,16 @@ class RunHealth:
         self._awaited = "its processes to start"
         self._begun = True
 
+    def wait_for_places(self, seconds: float) -> None:
+        """The cluster has yet to give places; that wait has a deadline of its own, and is not stuck before it."""
+        self._advance("the run asked for places", in_s=seconds)
+        self._awaited = "places in the cluster"
+
+    def have_places(self) -> None:
+        """Processes are started next."""
+        self._advance("the run had its places")
+        self._awaited = "its processes to start"
+
     def observe(self, event: Event) -> None:
         """Take an event that the conductor has taken in."""
         if isinstance(event, ActorStarted):
@@ -100,8 +110,9 @@ class RunHealth:
         if self._missing:
             self._missing = self._who_is_missing(conductor)
 
-    def _advance(self, what: str) -> None:
-        self._progress = Progress(what=what, at_ns=self._clock.now_ns())
+    def _advance(self, what: str, *, in_s: float = 0.0) -> None:
+        """`in_s`: seconds from now until which nothing more is expected."""
+        self._progress = Progress(what=what, at_ns=self._clock.now_ns() + round(in_s * NS_PER_S))
 
     def _who_is_missing(self, conductor: Conductor) -> str:
         wanted = {seat.actor for seat in conductor.seats if _wanted(seat.status) and not seat.leaving}
@@ -130,7 +141,7 @@ class RunHealth:
         last = self._progress
         age_s = (self._clock.now_ns() - last.at_ns) / NS_PER_S
         if age_s <= self._stall_s:
-            return ProbeAnswer(yes=True, why=f"{last.what}, {age_s:.0f} s ago")
+            return ProbeAnswer(yes=True, why=f"{last.what}, {max(0.0, age_s):.0f} s ago")
         why = f"no progress for {age_s:.0f} s ({self._stall_s:g} s are allowed) since {last.what}; waiting for "
         return ProbeAnswer(yes=False, why=why + self._awaited)
 

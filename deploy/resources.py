@@ -163,7 +163,9 @@ def running_engine(session: Session, composition: Composition, drill: Drill | No
     )
     tell, stopped = session.display.tell, lambda: session.stop.reason
     try:
+        session.health.wait_for_places(config.placement.wait_s)
         with placed(config, session.clock, embedded=embedded, stopped=stopped, tell=tell) as placement:
+            session.health.have_places()
             if not embedded:
                 require_cluster(composition, tell)
             engine = RayEngine(composition, setup, session.clock, placement)

@@ -127,6 +127,22 @@ def test_a_start_that_never_ends_is_stuck_too(driven: Driven) -> None:
 # ── alive ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_waiting_for_places_is_not_stuck_before_its_own_deadline(driven: Driven) -> None:
+    """However long an autoscaler may take; once they are there, the start of processes has its time."""
+    driven.health.begin()
+    driven.health.wait_for_places(600.0)
+    driven.clock.advance(600.0 + STALL_S)
+    assert driven.alive().yes
+    driven.clock.advance(1.0)
+    answer = driven.alive()
+    assert not answer.yes and answer.why.endswith("since the run asked for places; waiting for places in the cluster")
+    driven.health.have_places()
+    driven.clock.advance(STALL_S)
+    assert driven.alive().why == "the run had its places, 60 s ago"
+    driven.clock.advance(1.0)
+    assert not driven.alive().yes
+
+
 @pytest.mark.parametrize(("event", "what"), FORWARD, ids=lambda each: type(each).__name__)
 def test_what_brings_a_run_forward_keeps_it_alive(event: Event, what: str, driven: Driven) -> None:
     """The time is counted anew, and the answer names the last step forward."""
