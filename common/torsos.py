@@ -24,6 +24,8 @@ TorsoKind = Literal["nature_cnn", "impala_resnet"]
 Channels = Literal["auto", "first", "last"]
 NATURE_MINIMUM_PIXELS = 36
 IMPALA_DEPTHS = (16, 32, 32)
+PIXEL = 1.0 / 255.0
+BLOCK = 4  # pixels a side: the stride of the first convolution of Mnih et al.
 
 
 class Encoder(nn.Module):
@@ -65,9 +67,11 @@ class NatureTorso(nn.Module):
         self.width = 64 * height * width
 
     def forward(self, image: Tensor) -> Tensor:
-        # 256 images 84 x 84 x 4, one core: 135 ms instead of 213 with the backward pass, 48 instead of 43 without
-        x = _scaled(image, self.channels_last, fast_backward=torch.is_grad_enabled())
-        x = torch.relu_(self.conv1(x))
+        if not self.channels_last and _folds(image):
+            x = torch.relu_(_folded(self.conv1, image))
+        else:
+            # 256 images 84 x 84 x 4, one core: 135 ms instead of 213 with the backward pass, 48 instead of 43 without
+            x = torch.relu_(self.conv1(_scaled(image, self.channels_last, fast_backward=torch.is_grad_enabled())))
         x = torch.relu_(self.conv2(x))
         return torch.relu_(self.conv3(x)).flatten(1)
 
@@ -173,6 +177,29 @@ def _depth_and_sides(spec: ArraySpec, channels_last: bool) -> tuple[int, int, in
     return depth, height, width
 
 
+def _folds(image: Tensor) -> bool:
+    """Whether a first convolution of 8 x 8 pixels and stride 4 is to be `_folded`: for a backward pass on a CPU."""
+    height, width = image.shape[-2:]
+    whole = height % BLOCK == 0 and width % BLOCK == 0
+    return whole and torch.is_grad_enabled() and image.device.type == "cpu" and image.is_contiguous()
+
+
+def _folded(conv: nn.Conv2d, image: Tensor) -> Tensor:
+    """`conv`, 8 x 8 pixels with stride 4, over uint8 [N, depth, H, W]: as 2 x 2 blocks of 4 x 4 pixels with stride 1.
+
+    The same products, added up in another order. A fast backward pass wants channels innermost: here four bytes are
+    moved at once, the pixels of a row of a block, and not one. 544 images 84 x 84 x 4, one core, with the whole
+    network's backward pass: 263 ms instead of 277.
+    """
+    num, depth, height, width = image.shape
+    rows, columns = height // BLOCK, width // BLOCK
+    lines = image.view(torch.int32).view(num, depth, rows, BLOCK, columns).permute(0, 2, 4, 1, 3).contiguous()
+    blocks = lines.view(torch.uint8).view(num, rows, columns, depth * BLOCK**2)
+    kernel = (conv.weight * PIXEL).view(-1, depth, 2, BLOCK, 2, BLOCK).permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
+    pixels = blocks.to(torch.float32).permute(0, 3, 1, 2)
+    return F.conv2d(pixels, kernel.contiguous(memory_format=torch.channels_last), conv.bias)
+
+
 def _scaled(image: Tensor, channels_last: bool, *, fast_backward: bool) -> Tensor:
     """uint8 pixels as float32 [N, depth, height, width] in [0, 1]: one pass from the bytes, whatever their order.
 
@@ -181,4 +208,4 @@ def _scaled(image: Tensor, channels_last: bool, *, fast_backward: bool) -> Tenso
     pixels = image.permute(0, 3, 1, 2) if channels_last else image
     innermost = fast_backward and image.device.type == "cpu"
     x = pixels.to(torch.float32, memory_format=torch.channels_last if innermost else torch.preserve_format)
-    return x.mul_(1.0 / 255.0)
+    return x.mul_(PIXEL)

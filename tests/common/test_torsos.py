@@ -65,11 +65,13 @@ def nature_by_the_paper(torso: NatureTorso, x: Tensor) -> Tensor:
     return x.flatten(1)
 
 
-@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize(("channels_last", "sides"), [(True, (40, 44)), (False, (40, 44)), (False, (41, 46))])
 @pytest.mark.parametrize(("kind", "paper"), [(ImpalaTorso, impala_by_the_figure), (NatureTorso, nature_by_the_paper)])
-def test_a_torso_is_its_paper_whatever_the_memory_format(kind: Any, paper: Any, channels_last: bool) -> None:
+def test_a_torso_is_its_paper_whatever_the_memory_format(
+    kind: Any, paper: Any, channels_last: bool, sides: tuple[int, int]
+) -> None:
     """Features and every gradient, with and without gradients, are those of the plain formula on pixels over 255."""
-    shape = (40, 44, 3) if channels_last else (3, 40, 44)
+    shape = (*sides, 3) if channels_last else (3, *sides)
     torso = kind(image(*shape), channels_last=channels_last)
     bytes_ = pixels(3, *shape)
     before = bytes_.clone()
