@@ -10,8 +10,9 @@ import torch
 torch.set_num_threads(1)  # two on two shared cores wait for each other longer than they compute
 
 OVER_RAY = re.compile(
-    r"tests/(e2e/test_(actor_faults|bad_input|closing|cluster|determinism|drill|faults|kill_everything|metrics_live"
-    r"|preflight_cluster|profile_live|ranks|resume|signals|sockets|spans)|net/\w+|pod/\w+|watching/test_live_ray|test_docs)\.py"
+    r"tests/(e2e/test_(actor_faults|closing|cluster|determinism|drill|faults|kill_everything|metrics_live"
+    r"|preflight_cluster|profile_live|ranks|signals|sockets)|net/\w+|pod/\w+|watching/test_live_ray)\.py"
+    r"|tests/e2e/\w+\.py::\w*(over_ray|\[ray)"
 )
 
 
