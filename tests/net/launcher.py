@@ -24,6 +24,7 @@ from tests.net.paced import PACE
 SHIPPED = ROOT / "deploy" / "ray" / "onprem.yaml"
 USER = pwd.getpwuid(0)
 BIN = Path(sys.executable).parent
+LEFT = (".git", ".venv", "runs", "__pycache__")  # as `rsync_exclude` of deploy/ray/onprem.yaml has it
 TOOLS = ("sshd", "ssh", "ssh-keygen", "rsync", "prometheus")
 RAY_S = 300.0
 # A host has its home for itself, over that of this machine, and the directories in which Ray and sshd keep theirs.
@@ -73,7 +74,7 @@ def furnish(host: Host, *, pace: Path) -> None:
 def restore(host: Host, *, token: str) -> None:
     """What `ray up` had copied to a host whose memory held it: a disk would have kept it."""
     home = USER.pw_dir
-    host.run(["rsync", "-a", "--exclude=.git", f"{ROOT}/", f"{home}/truestep/"])
+    host.run(["rsync", "-a", *(f"--exclude={name}" for name in LEFT), f"{ROOT}/", f"{home}/truestep/"])
     host.run(["sh", "-c", 'mkdir -p "$2"; umask 77; printf "%s" "$1" > "$2/auth_token"', "sh", token, f"{home}/.ray"])
 
 
