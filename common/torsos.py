@@ -180,7 +180,7 @@ def _depth_and_sides(spec: ArraySpec, channels_last: bool) -> tuple[int, int, in
 def _folds(image: Tensor) -> bool:
     """Whether a first convolution of 8 x 8 pixels and stride 4 is to be `_folded`: for a backward pass on a CPU."""
     height, width = image.shape[-2:]
-    whole = height % BLOCK == 0 and width % BLOCK == 0
+    whole = len(image) > 0 and height % BLOCK == 0 and width % BLOCK == 0
     return whole and torch.is_grad_enabled() and image.device.type == "cpu" and image.is_contiguous()
 
 

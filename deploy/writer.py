@@ -61,7 +61,7 @@ class CheckpointWriter:
         best = max(scores, key=lambda update: (scores[update], update), default=None)
         cut = next(cut for cut in waiting if cut.update != best)
         self._todo.remove(cut)
-        error = f"left out for newer ones: writing takes longer than checkpoints are apart, and {MOST_HELD} wait"
+        error = f"left out for newer ones: writing takes longer than checkpoints are apart, {MOST_HELD} are held at most"
         self._done.put((CheckpointWritten(update=cut.update, name="", digest="", error=error), 0.0))
 
     def result_nowait(self) -> tuple[CheckpointWritten, float] | None:
@@ -75,8 +75,9 @@ class CheckpointWriter:
             written, seconds = CheckpointWritten(update=self._pending[0], name="", digest="", error=error), 0.0
         if written.update not in self._pending:
             return None  # it came after all, when it had been given up
+        if written.update == self._pending[0]:  # a cut that is left out says nothing of the one that is being written
+            self._deadline = Deadline(self._clock, self._deadline_s)
         self._pending.remove(written.update)
-        self._deadline = Deadline(self._clock, self._deadline_s)
         return written, seconds
 
     def close(self, timeout_s: float) -> None:

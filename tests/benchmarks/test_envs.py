@@ -63,7 +63,9 @@ def test_keeps_gymnasiums_contract(make: Callable[[], gymnasium.Env[Any, Any]]) 
 @pytest.mark.parametrize("env_id", [PIXEL_CATCH, DICT_GOAL, DELAYED_CUE])
 def test_is_registered(env_id: str) -> None:
     """The id that names its module can be made."""
-    gymnasium.make(env_id).close()
+    env = gymnasium.make(env_id)
+    assert env.spec is not None and env_id.endswith(env.spec.id)
+    env.close()
 
 
 def test_pixel_catch_is_solved_by_following_the_ball() -> None:

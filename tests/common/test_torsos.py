@@ -87,3 +87,15 @@ def test_a_torso_is_its_paper_whatever_the_memory_format(
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
     assert torch.equal(bytes_, before), "the bytes of a fragment are read-only"
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("kind", [ImpalaTorso, NatureTorso])
+def test_a_rank_may_have_no_row(kind: Any, channels_last: bool) -> None:
+    """No features, and a gradient of 0 for every parameter."""
+    shape = (40, 44, 3) if channels_last else (3, 40, 44)
+    torso = kind(image(*shape), channels_last=channels_last)
+    features = torso(pixels(0, *shape))
+    assert features.shape == (0, torso.width)
+    for gradient in torch.autograd.grad(features.sum(), list(torso.parameters())):
+        assert not gradient.any()

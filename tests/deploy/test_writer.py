@@ -140,6 +140,27 @@ def test_a_disk_that_is_too_slow_piles_up_no_cuts() -> None:
     assert order == [1, 4, 6]
 
 
+def test_a_disk_that_hangs_is_found_out_while_cuts_go_on_being_made() -> None:
+    """Those that are left out meanwhile give it no more time."""
+    clock, gate, begun = ManualClock(), threading.Event(), threading.Event()
+
+    def save(cut: Cut) -> CheckpointInfo:
+        begun.set()
+        assert gate.wait(ENOUGH_S)
+        return info(cut)
+
+    with writer_of(save, clock) as writer:
+        writer.write(cut_of(update=1))
+        assert begun.wait(ENOUGH_S)
+        for update in range(2, 8):
+            writer.write(cut_of(update=update, evaluation=None))
+            clock.advance(DEADLINE_S / 6)
+            while (left_out := writer.result_nowait()) is not None and "left out" in left_out[0].error:
+                pass
+        assert left_out is not None and left_out[0].update == 1 and "the disk hangs" in left_out[0].error
+        gate.set()
+
+
 def evaluated(mean: float) -> EvaluationResult:
     return EvaluationResult(version=1, returns=(mean,), lengths=(1,), unfinished=0)
 
@@ -199,4 +220,6 @@ def test_close_does_not_wait_for_a_write_that_hangs() -> None:
 
 def test_a_writer_that_never_started_can_be_closed() -> None:
     """A run may fail before its first checkpoint."""
-    CheckpointWriter(info, ManualClock(), deadline_s=DEADLINE_S).close(ENOUGH_S)
+    writer = CheckpointWriter(info, ManualClock(), deadline_s=DEADLINE_S)
+    writer.close(ENOUGH_S)
+    assert not writer.busy
