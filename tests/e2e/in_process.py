@@ -13,12 +13,29 @@ import pytest
 
 from common.clock import MonotonicClock, wait_until
 from deploy.cli import main
+from deploy.config import RunConfig, parse_config
 from deploy.driver import StopFlag
 from deploy.session import Outcome
 from tests.e2e.command import alive, processes_of, updates_made
 
 GONE_WITHIN_S = 90.0
 LIMIT_S = 90.0
+
+
+def small(**changes: Any) -> RunConfig:
+    """A run of a few updates in this process, with two checkpoints before the last."""
+    plain: dict[str, Any] = {
+        "env": {"id": "CartPole-v1"},
+        "engine": "inline",
+        "seed": 4,
+        "steps": 600,
+        "actors": {"num": 2, "lanes": 4, "rows": 16},
+        "net": {"hidden": [16]},
+        "ppo": {"minibatch": 32},
+        "evaluation": {"every": 2, "episodes": 2, "final_episodes": 3, "lanes": 2},
+        "metrics": {"enabled": False},
+    }
+    return parse_config(plain | changes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,11 @@ import pytest
 
 from common.runs import RunRegistry
 from deploy import commands
-from deploy.config import parse_config
 from deploy.driver import StopFlag
 from deploy.evaluation import evaluate_run
 from deploy.session import train
 from tests.e2e.command import QUIET, SMALL
-from tests.e2e.in_process import Said, say
+from tests.e2e.in_process import Said, say, small
 
 WORDS = ["train", "CartPole-v1", "--engine", "inline", "--steps", "600", *SMALL, *QUIET]
 ACCOUNTS = ("produced", "trained", "dropped", "in_flight")
@@ -30,21 +29,6 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outcome = train(small(), out=place, run="first")
     assert outcome.status == "finished" and outcome.exit_code == 0 and outcome.error is None
     return place
-
-
-def small(**changes: Any) -> Any:
-    plain: dict[str, Any] = {
-        "env": {"id": "CartPole-v1"},
-        "engine": "inline",
-        "seed": 4,
-        "steps": 600,
-        "actors": {"num": 2, "lanes": 4, "rows": 16},
-        "net": {"hidden": [16]},
-        "ppo": {"minibatch": 32},
-        "evaluation": {"every": 2, "episodes": 2, "final_episodes": 3, "lanes": 2},
-        "metrics": {"enabled": False},
-    }
-    return parse_config(plain | changes)
 
 
 def told(said: Said) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from wandb.proto import wandb_internal_pb2
 
 from common.clock import MonotonicClock, wait_until
 from common.runs import RunRegistry
-from deploy.config import RunConfig, parse_config
 from deploy.writers.scalars import rows
 
 Curves = dict[str, list[tuple[int, float]]]  # by name: step and value
@@ -88,22 +87,6 @@ def same(one: Curves, other: Curves) -> bool:
     return one.keys() == other.keys() and all(
         np.array_equal(np.asarray(one[name]), np.asarray(other[name]), equal_nan=True) for name in one
     )
-
-
-def small(**changes: Any) -> RunConfig:
-    """A run of a few updates in this process, with two checkpoints before the last."""
-    plain: dict[str, Any] = {
-        "env": {"id": "CartPole-v1"},
-        "engine": "inline",
-        "seed": 4,
-        "steps": 600,
-        "actors": {"num": 2, "lanes": 4, "rows": 16},
-        "net": {"hidden": [16]},
-        "ppo": {"minibatch": 32},
-        "evaluation": {"every": 2, "episodes": 2, "final_episodes": 3, "lanes": 2},
-        "metrics": {"enabled": False},
-    }
-    return parse_config(plain | changes)
 
 
 def digest(out: Path, run: str) -> str:

@@ -22,8 +22,9 @@ from deploy.writers import outbox as outboxes
 from deploy.writers.export import export_run
 from deploy.writers.tensorboard_writer import TensorBoardWriter
 from deploy.writers.writer import NOTHING_STANDS
-from tests.deploy.writers.reading import Curves, board, digest, recorded, same, small, texts
+from tests.deploy.writers.reading import Curves, board, digest, recorded, same, texts
 from tests.deploy.writers.told import Blocked, Heard, Keeping, Raising
+from tests.e2e.in_process import small
 
 WRITERS = {"tensorboard": True}
 DOCUMENT = Path(__file__).parents[3] / "docs" / "writers.md"

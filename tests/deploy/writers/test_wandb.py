@@ -21,7 +21,8 @@ from deploy.writers.export import export_run
 from deploy.writers.opening import unique_id
 from deploy.writers.scalars import rows
 from deploy.writers.wandb_writer import WandbWriter
-from tests.deploy.writers.reading import digest, history, small, wandb_records
+from tests.deploy.writers.reading import digest, history, wandb_records
+from tests.e2e.in_process import small
 
 ROOT = Path(__file__).parents[3]
 
