@@ -111,14 +111,21 @@ def test_arguments_that_are_no_words_of_the_command_exit_with_2(capsys: pytest.C
     assert say(capsys, "frobnicate").code == 2
 
 
-@pytest.mark.parametrize("out", ["file", "/proc/nowhere", "/dev/null/x"])
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("file", "output directory cannot be written"),
+        ("/proc/nowhere", "preflight found 1 shortfall"),
+        ("/dev/null/x", "output directory cannot be written"),
+    ],
+)
 def test_a_directory_that_cannot_be_written_is_named(
-    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    out: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file where the directory should be, and places where nobody can make one."""
     (tmp_path / "file").write_text("")
     place = str(tmp_path / out)
-    assert_refused(say(capsys, *CARTPOLE, "--out", place), "output directory", place, "--out")
+    assert_refused(say(capsys, *CARTPOLE, "--out", place), words, "output directory", place, "--out")
 
 
 def test_a_port_in_use_is_named_with_its_holder(tmp_path: Path) -> None:
