@@ -61,7 +61,7 @@ class CheckpointWriter:
         best = max(scores, key=lambda update: (scores[update], update), default=None)
         cut = next(cut for cut in waiting if cut.update != best)
         self._todo.remove(cut)
-        error = f"left out for newer ones: writing takes longer than checkpoints are apart, at most {MOST_HELD} are held"
+        error = f"left out for newer ones: writing takes longer than checkpoints are apart ({MOST_HELD} are held)"
         self._done.put((CheckpointWritten(update=cut.update, name="", digest="", error=error), 0.0))
 
     def result_nowait(self) -> tuple[CheckpointWritten, float] | None:
